@@ -1,0 +1,205 @@
+"""The command line: one thin function per command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    name="counterpoint",
+    help="Train encoders by contrast when samples are related, and see what the relations changed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+recipes_app = typer.Typer(help="See and copy the recipes that come with the package.", no_args_is_help=True)
+app.add_typer(recipes_app, name="recipes")
+
+out_console = Console()
+err_console = Console(stderr=True)
+
+RecipeArg = Annotated[str, typer.Argument(help="a recipe's name (see `recipes list`) or a YAML file")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="changes to the recipe, as key=value")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue what is in the output folder")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace what is in the output folder")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="print the resolved recipe and what would be written")
+]
+
+
+@app.command(epilog="Example: `counterpoint train demo/xclr --out runs/first optim.lr=0.002 train.epochs=5`")
+def train(
+    recipe: RecipeArg,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the run; runs/NAME/seed-K if not given")] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Train one recipe and measure the result."""
+    from counterpoint.train.compare import measure, run_folder
+    from counterpoint.train.loop import fit
+    from counterpoint.train.recipe import load_recipe
+    from counterpoint.train.run import FILES, Run
+
+    resolved = load_recipe(recipe, overrides or [])
+    folder = out or run_folder(Path("runs"), resolved)
+    if dry_run:
+        print(resolved.to_yaml(), end="")
+        state = "exists already" if Run(folder).exists else "new"
+        print(f"# would write to {folder} ({state}): checkpoints/, {', '.join(FILES)}")
+        return
+    run = fit(resolved, folder, resume=resume, overwrite=overwrite, console=err_console)
+    _print_results(measure(run, err_console))
+    print(f"run: {run.folder}")
+
+
+@app.command(epilog="Example: `counterpoint evaluate runs/demo/xclr/seed-0`")
+def evaluate(runs: Annotated[list[Path], typer.Argument(help="folders of trained runs")]) -> None:
+    """Measure trained runs by the protocols of their recipes."""
+    from counterpoint.train.compare import measure
+    from counterpoint.train.run import Run
+
+    for folder in runs:
+        print(f"{folder}")
+        _print_results(measure(Run(folder), err_console))
+
+
+@app.command(epilog="Example: `counterpoint compare demo --seeds 0,1,2 --out runs/demo train.epochs=5`")
+def compare(
+    words: Annotated[
+        list[str], typer.Argument(help="recipes or groups of recipes, then changes as key=value")
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the comparison")] = Path("runs/comparison"),
+    seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0,1,2",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Train several recipes with several seeds; print one table and write one report."""
+    from counterpoint.train.compare import compare as run_comparison
+    from counterpoint.train.compare import plan, run_folder, table
+    from counterpoint.train.recipe import find_recipes, read_recipe
+
+    overrides = [word for word in words if "=" in word]
+    files = [file for word in words if "=" not in word for file in find_recipes(word)]
+    if not files:
+        raise ValueError("name at least one recipe, such as demo")
+    recipes = [read_recipe(file, overrides) for file in files]
+    numbers = _seeds(seeds)
+    if dry_run:
+        for recipe in recipes:
+            print(recipe.to_yaml())
+        print(
+            "# would write: "
+            + ", ".join(str(run_folder(out, r)) for r in plan(recipes, numbers, out, resume, overwrite))
+        )
+        return
+    lines = run_comparison(recipes, numbers, out, resume=resume, overwrite=overwrite, console=err_console)
+    out_console.print(table(lines))
+    runs = [
+        run_folder(out, recipe.model_copy(update={"seed": seed})) for recipe in recipes for seed in numbers
+    ]
+    page = _write_report(runs, out / "report.html", overwrite=True)
+    print(f"report: {page}")
+
+
+@app.command(epilog="Example: `counterpoint report runs/demo --out demo.html`")
+def report(
+    folder: Annotated[Path, typer.Argument(help="folder of a comparison, or of one run")],
+    out: Annotated[
+        Path | None, typer.Option(help="the page to write; FOLDER/report.html if not given")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the HTML report of runs that are there already."""
+    found = sorted(path.parent for path in folder.rglob("recipe.yaml"))
+    if not found:
+        raise ValueError(f"there is no run under {folder}")
+    print(f"report: {_write_report(found, out or folder / 'report.html', overwrite)}")
+
+
+@recipes_app.command("list", epilog="Example: `counterpoint recipes list`")
+def recipes_list() -> None:
+    """Name the recipes that come with the package."""
+    from counterpoint.train.recipe import recipe_names
+
+    print("\n".join(recipe_names()))
+
+
+@recipes_app.command("show", epilog="Example: `counterpoint recipes show cifar100/xclr`")
+def recipes_show(recipe: RecipeArg) -> None:
+    """Print a recipe as it is written."""
+    from counterpoint.train.recipe import find_recipes
+
+    for file in find_recipes(recipe):
+        print(file.read_text(encoding="utf-8"), end="")
+
+
+@recipes_app.command("copy", epilog="Example: `counterpoint recipes copy cifar100/xclr mine.yaml`")
+def recipes_copy(recipe: RecipeArg, to: Annotated[Path, typer.Argument(help="the file to write")]) -> None:
+    """Copy a recipe to a file of yours, to change it there."""
+    from counterpoint.train.recipe import find_recipes
+
+    files = find_recipes(recipe)
+    if len(files) > 1:
+        raise ValueError(f"{recipe} is a group; copy one of {', '.join(f'{recipe}/{f.stem}' for f in files)}")
+    if to.exists():
+        raise ValueError(f"{to} exists already")
+    to.write_text(files[0].read_text(encoding="utf-8"), encoding="utf-8")
+    print(f"recipe: {to}")
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds takes whole numbers with commas between them, got {text!r}") from None
+
+
+def _print_results(results: list) -> None:  # type: ignore[type-arg]
+    for result in results:
+        detail = f"k={result.settings['k']}" if result.protocol == "knn" else ""
+        print(f"{result.settings['column']:<12} {result.protocol:<7} {detail:<6} {100 * result.value:6.2f} %")
+
+
+def _write_report(runs: list[Path], page: Path, overwrite: bool) -> Path:
+    from counterpoint.report import write_report
+    from counterpoint.train.run import Run
+    from counterpoint.train.setup import load_splits
+
+    test = load_splits(Run(runs[0]).recipe.data).test
+    index = {key: i for i, key in enumerate(test.keys)}
+    return write_report(
+        runs,
+        page,
+        title=f"Comparison: {page.parent.name}",
+        picture=lambda key: test.picture(index[key]),
+        overwrite=overwrite,
+    )
+
+
+def _stop(reason: str) -> NoReturn:
+    err_console.print(
+        f"counterpoint: {' '.join(reason.split())}", highlight=False, markup=False, soft_wrap=True
+    )
+    sys.exit(2)
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one line and exit 2."""
+    try:
+        app()
+    except (ValueError, ImportError) as error:
+        _stop(str(error))
+    except OSError as error:
+        _stop(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+
+
+if __name__ == "__main__":
+    main()

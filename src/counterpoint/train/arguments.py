@@ -1,0 +1,103 @@
+"""Typed arguments from a function's own signature, so that a recipe needs no second list of them.
+
+A data source, an objective or a graph is a function or class with typed, defaulted arguments. The recipe
+section that names it takes exactly those arguments: checked, the defaults filled in, unknown ones refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """A hint for a name that is not allowed: the nearest one that is, or all of them.
+
+    >>> nearest("taus", ["tau", "tau_s"])
+    "did you mean 'tau_s'?"
+    >>> nearest("zebra", ["tau", "tau_s"])
+    'allowed: tau, tau_s'
+    """
+    names = sorted(allowed)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names) or 'none'}"
+
+
+def choose(kind: str, name: str, table: Mapping[str, Any]) -> Any:
+    """The entry of that name, or a ValueError with the nearest right one."""
+    if name not in table:
+        raise ValueError(f"unknown {kind} {name!r}: {nearest(name, table)}")
+    return table[name]
+
+
+@cache
+def _model(function: Callable[..., Any], leave_out: frozenset[str]) -> type[BaseModel]:
+    target = function.__init__ if inspect.isclass(function) else function
+    hints = typing.get_type_hints(target)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(target).parameters.values():
+        if parameter.name in leave_out | {"self"}:
+            continue
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], default)
+    return create_model(
+        function.__name__,
+        __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=()),
+        **fields,
+    )
+
+
+def arguments(
+    function: Callable[..., Any], given: Mapping[str, Any], where: str, leave_out: Iterable[str] = ()
+) -> dict[str, Any]:
+    """All arguments of a function or class: the given ones checked, the others at their defaults.
+
+    where: the place in the recipe, for the message. leave_out: arguments the caller fills in.
+    Raises ValueError on a name the function does not have, a missing one, or a wrong type.
+
+    >>> def cut(size: int, share: float = 0.5): ...
+    >>> arguments(cut, {"size": 3}, where="data")
+    {'size': 3, 'share': 0.5}
+    """
+    model = _model(function, frozenset(leave_out))
+    try:
+        checked = model.model_validate(dict(given))
+    except ValidationError as error:
+        raise ValueError("; ".join(problems(error, model, where))) from None
+    return {name: getattr(checked, name) for name in type(checked).model_fields}
+
+
+def problems(error: ValidationError, model: type[BaseModel], where: str = "") -> list[str]:
+    """One plain sentence per fault that pydantic found."""
+    return [_sentence(fault, model, where) for fault in error.errors()]
+
+
+def _sentence(fault: Any, model: type[BaseModel], where: str) -> str:
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join([where, *path] if where else path)
+    if fault["type"] == "extra_forbidden":
+        owner = _owner(model, path[:-1])
+        return f"{key} is not a key of the recipe: {nearest(path[-1], owner.model_fields if owner else [])}"
+    if fault["type"] == "missing":
+        return f"{key} is missing"
+    if fault["type"] == "value_error":
+        reason = str(fault["ctx"]["error"])
+        return f"{key}: {reason}" if key and not reason.startswith(key) else reason
+    message = fault["msg"][0].lower() + fault["msg"][1:]
+    return f"{key}: {message}, got {fault['input']!r}"
+
+
+def _owner(model: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
+    """The section a key stands in."""
+    owner: type[BaseModel] | None = model
+    for part in path:
+        field = owner.model_fields.get(part) if owner else None
+        kinds = [field.annotation, *typing.get_args(field.annotation)] if field else []
+        owner = next((k for k in kinds if inspect.isclass(k) and issubclass(k, BaseModel)), None)
+    return owner

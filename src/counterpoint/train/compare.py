@@ -1,0 +1,179 @@
+"""Several recipes, several seeds, one table: train each, measure each, set them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from counterpoint.data import Samples
+from counterpoint.data.batches import plain_batches
+from counterpoint.evaluate import (
+    Features,
+    Result,
+    extract,
+    knn,
+    linear_probe,
+    load_results,
+    save_features,
+    save_results,
+    spread,
+)
+from counterpoint.models.encoder import Encoder
+from counterpoint.similarity import class_similarity
+from counterpoint.train.checkpoint import newest_checkpoint
+from counterpoint.train.loop import fit
+from counterpoint.train.recipe import Recipe
+from counterpoint.train.run import Run, differences
+from counterpoint.train.setup import load_encoder, load_graph, load_splits
+
+
+def run_folder(out: Path, recipe: Recipe) -> Path:
+    """Where a comparison puts the run of this recipe and seed."""
+    return out / recipe.name / f"seed-{recipe.seed}"
+
+
+def load_trained(run: Run, console: Console) -> Encoder:
+    """The encoder of a run, with the weights of its newest whole checkpoint."""
+    state = newest_checkpoint(run.checkpoints, lambda line: console.print(line, soft_wrap=True))
+    if state is None:
+        raise ValueError(f"{run.folder} has no whole checkpoint: train it first")
+    encoder = load_encoder(run.recipe)
+    encoder.load_state_dict(state["encoder"])
+    return encoder
+
+
+def measure(run: Run, console: Console | None = None) -> list[Result]:
+    """Measure a trained run by the protocols of its recipe, and write results.json and features.npz there."""
+    console = console or Console(stderr=True)
+    recipe = run.recipe
+    splits = load_splits(recipe.data)
+    encoder = load_trained(run, console)
+    train, test = (_features(encoder, samples, recipe) for samples in (splits.train, splits.test))
+    results: list[Result] = []
+    columns = recipe.evaluate.columns or ((recipe.data.label,) if train.labels else ())
+    if not columns:
+        console.print(f"{run.folder}: the data has no labels, so there are features but no accuracies")
+    for column in columns:
+        largest = int(splits.train.column(column).known.sum())
+        k = tuple(k for k in recipe.evaluate.k if k <= largest) or (largest,)
+        results += knn(train, test, column, k=k, temperature=recipe.evaluate.temperature)
+        if recipe.evaluate.linear:
+            results.append(linear_probe(train, test, column, seed=recipe.seed))
+    save_features(run.features, test)
+    _save_graph(run, recipe, splits.train)
+    save_results(run.results, results)
+    return results
+
+
+def _features(encoder: Encoder, samples: Samples, recipe: Recipe) -> Features:
+    plain = recipe.views.spec.plain()
+    batches = plain_batches(samples, plain, recipe.evaluate.batch_size, workers=recipe.train.workers)
+    return extract(encoder, batches, samples)
+
+
+def _save_graph(run: Run, recipe: Recipe, train: Samples) -> None:
+    graph = load_graph(recipe)
+    if graph is None or not train.labels:
+        return
+    column = recipe.data.label or next(iter(train.labels))
+    similarity: Tensor = class_similarity(
+        graph, train.column(column).values, classes=len(train.column(column).names)
+    )
+    np.savez(run.graph, similarity=similarity.numpy(), names=np.array(train.column(column).names),
+             column=column, name=graph.name)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a comparison: a recipe, and its results over the seeds."""
+
+    name: str
+    seeds: tuple[int, ...]
+    results: tuple[tuple[Result, ...], ...]
+
+
+def compare(
+    recipes: Sequence[Recipe],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> list[Line]:
+    """Train and measure every recipe with every seed; runs already done are kept when resuming.
+
+    Raises ValueError where two recipes have one name, or a folder holds a run already.
+    """
+    console = console or Console(stderr=True)
+    runs = plan(recipes, seeds, out, resume, overwrite)
+    for recipe in runs:
+        run = Run(run_folder(out, recipe))
+        if not (resume and run.done.exists()):
+            fit(recipe, run.folder, resume=resume, overwrite=overwrite, console=console)
+        if not (resume and run.results.exists()):
+            measure(run, console)
+    return [
+        Line(recipe.name, tuple(seeds), tuple(_results(out, recipe, seed) for seed in seeds))
+        for recipe in recipes
+    ]
+
+
+def plan(
+    recipes: Sequence[Recipe], seeds: Sequence[int], out: Path, resume: bool = False, overwrite: bool = False
+) -> list[Recipe]:
+    """The runs of a comparison, one recipe for each; what could not finish is refused before any starts."""
+    names = [recipe.name for recipe in recipes]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two recipes have the same name: {', '.join(names)}")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)}")
+    # Seed by seed, so that a stopped comparison has whole rows to show.
+    runs = [recipe.model_copy(update={"seed": seed}) for seed in seeds for recipe in recipes]
+    for recipe in runs:
+        run = Run(run_folder(out, recipe))
+        if run.exists and not (resume or overwrite):
+            raise ValueError(
+                f"{run.folder} holds a run already: continue with --resume or replace it with --overwrite"
+            )
+        if run.exists and resume and (changed := differences(run.recipe, recipe)):
+            raise ValueError(f"{run.folder} was started with another recipe: {'; '.join(changed)}")
+    return runs
+
+
+def _results(out: Path, recipe: Recipe, seed: int) -> tuple[Result, ...]:
+    return tuple(load_results(Run(run_folder(out, recipe.model_copy(update={"seed": seed}))).results))
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """Mean and sample standard deviation over seeds, a column for each protocol and label column."""
+    best_k = 20
+    made = Table(title=f"accuracy in percent, mean ± standard deviation over {len(lines[0].seeds)} seeds")
+    made.add_column("recipe")
+    columns: dict[tuple[str, str], str] = {}
+    for result in lines[0].results[0]:
+        if result.protocol == "linear" or result.settings.get("k") == best_k:
+            label = f"kNN (k={best_k})" if result.protocol == "knn" else "linear"
+            columns[result.protocol, str(result.settings["column"])] = f"{result.settings['column']}\n{label}"
+    for heading in columns.values():
+        made.add_column(heading, justify="right")
+    for line in lines:
+        cells = []
+        for protocol, column in columns:
+            values = [
+                100 * result.value
+                for results in line.results
+                for result in results
+                if (result.protocol, result.settings["column"]) == (protocol, column)
+                and (protocol == "linear" or result.settings["k"] == best_k)
+            ]
+            over = spread(values)
+            cells.append(f"{over.mean:.1f}" + (f" ± {over.std:.1f}" if over.std is not None else ""))
+        made.add_row(line.name, *cells)
+    return made

@@ -1,0 +1,257 @@
+"""The training loop: one file, top to bottom."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor, nn
+
+from counterpoint.data.batches import Batch, BatchSource, batch_source
+from counterpoint.models.encoder import Encoder
+from counterpoint.objectives import Objective
+from counterpoint.train.checkpoint import newest_checkpoint, save_checkpoint
+from counterpoint.train.files import write_whole
+from counterpoint.train.health import spread, verdict
+from counterpoint.train.log import Bar, MetricsLog, Row
+from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
+from counterpoint.train.recipe import Recipe
+from counterpoint.train.run import Run, claim
+from counterpoint.train.setup import Relations, fingerprint, load_encoder, load_graph, load_splits
+
+
+def fit(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> Run:
+    """Train what the recipe says and write the run into `folder`.
+
+    Raises ValueError where the recipe does not fit the data, where the folder holds a run and neither resume
+    nor overwrite is asked for, and where the loss stops being finite.
+    """
+    console = console or Console(stderr=True)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    # Everything that can be refused is refused before the folder is touched.
+    splits = load_splits(recipe.data, say)
+    source = batch_source(
+        splits.train,
+        recipe.views.spec,
+        recipe.train.batch_size,
+        seed=recipe.seed,
+        workers=recipe.train.workers,
+        on_error=recipe.data.on_error,
+    )
+    objective = recipe.build_objective()
+    relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
+    encoder = load_encoder(recipe)
+    start = fingerprint(encoder)
+    run = claim(folder, recipe, resume, overwrite)
+    loop = Loop(recipe, run, encoder, objective, relations, source, console)
+    loop.run_all()
+    write_whole(run.done, json.dumps({"steps": loop.step, "seconds": loop.seconds, "start": start}).encode())
+    return run
+
+
+def step_loss(
+    encoder: nn.Module, objective: Objective, batch: Batch, side: dict[str, Tensor], with_log: bool
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """The loss of one batch, its log (empty unless asked for), and the embeddings of all views.
+
+    The views pass through the encoder as one batch, so that BatchNorm sees them together.
+    """
+    _, z = encoder(torch.cat(batch.views))
+    views = z.chunk(len(batch.views))
+    if with_log:
+        loss, log = objective.with_log(*views, **side)
+        return loss, log, z
+    return objective(*views, **side), {}, z
+
+
+class Loop:
+    """The state of a run and the steps that change it."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: Run,
+        encoder: Encoder,
+        objective: Objective,
+        relations: Relations,
+        source: BatchSource,
+        console: Console,
+    ) -> None:
+        self.recipe, self.run, self.relations, self.source, self.console = (
+            recipe,
+            run,
+            relations,
+            source,
+            console,
+        )
+        self.fabric = Fabric(
+            accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision
+        )
+        self.trained = nn.ModuleDict({"encoder": encoder, "objective": objective})
+        optim = recipe.optim
+        optimizer = build_optimizer(
+            self.trained, optim.name, lr=optim.lr, weight_decay=optim.weight_decay, momentum=optim.momentum
+        )
+        self.encoder, self.optimizer = self.fabric.setup(encoder, optimizer)
+        self.objective = objective.to(self.fabric.device)
+        self.step, self.seconds = 0, 0.0
+        self.steps_per_epoch = source.steps_per_epoch
+        planned = recipe.train.epochs * self.steps_per_epoch
+        self.total = min(planned, recipe.train.steps or planned)
+        self.peak = scaled_lr(optim.lr, recipe.train.batch_size, optim.lr_scaling)
+        self._warned: str | None = None
+
+    def run_all(self) -> None:
+        """Go from where the run stands to its end."""
+        self._restore()
+        title = f"{self.recipe.name} seed {self.recipe.seed}"
+        events = self.run.tensorboard if self.recipe.train.tensorboard else None
+        log = MetricsLog(self.run.metrics, events, after=self.step)
+        bar = Bar(self.console, title, self.total, self.step)
+        try:
+            self._train(log, bar)
+        finally:
+            bar.close()
+            log.close()
+
+    def _train(self, log: MetricsLog, bar: Bar) -> None:
+        torch.manual_seed(self.recipe.seed)
+        if self._random_state is not None:
+            torch.set_rng_state(self._random_state)
+        self.encoder.train()
+        clock = Clock()
+        last: Row = {}
+        while self.step < self.total:
+            epoch, within = divmod(self.step, self.steps_per_epoch)
+            for batch in clock.waiting(self.source.epoch(epoch, start=within)):
+                logged = (self.step + 1) % self.recipe.train.log_every == 0 or self.step + 1 == self.total
+                row = self._one_step(batch, logged)
+                clock.images += len(batch.ids)
+                bar.step()
+                if logged:
+                    last = row | clock.lap()
+                    self._report(last, log, bar)
+                if self.step % self.recipe.train.save_every == 0 or self.step == self.total:
+                    self._save(clock)
+                if self.step == self.total:
+                    break
+            left = clock.left(self.step, self.total)
+            bar.epoch(epoch + 1, self.recipe.train.epochs, last.get("loss"), last.get("images_per_s"), left)
+        if self.source.skipped:
+            bar.say(
+                f"skipped {len(self.source.skipped)} broken pictures, the first is {self.source.skipped[0]}"
+            )
+
+    def _one_step(self, batch: Batch, logged: bool) -> Row:
+        lr = self._rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        batch = Batch(batch.ids, [view.to(self.fabric.device) for view in batch.views])
+        side = self.relations.batch(batch.ids, self.fabric.device)
+        loss, log, z = step_loss(self.encoder, self.objective, batch, side, logged)
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        if self.recipe.optim.clip is not None:
+            self.fabric.clip_gradients(self.encoder, self.optimizer, max_norm=self.recipe.optim.clip)
+        self.optimizer.step()
+        self.step += 1
+        if not logged:
+            return {}
+        if not math.isfinite(float(loss)):
+            raise ValueError(
+                f"the loss is {float(loss)} at step {self.step} (learning rate {lr:.3g}); "
+                "a smaller optim.lr, optim.clip or more optim.warmup_epochs may help"
+            )
+        values = {key: float(value) for key, value in log.items()}
+        where = {"step": float(self.step), "epoch": (self.step - 1) // self.steps_per_epoch + 1.0}
+        return {**values, **where, "spread": spread(z), "lr": lr}
+
+    def _rate(self) -> float:
+        optim = self.recipe.optim
+        warmup = round(optim.warmup_epochs * self.steps_per_epoch)
+        return learning_rate(self.step, self.total, min(warmup, self.total), self.peak, optim.schedule)
+
+    def _report(self, row: Row, log: MetricsLog, bar: Bar) -> None:
+        log.write(row)
+        bar.show(row["loss"] or 0.0, row["images_per_s"] or 0.0)
+        # A fresh run is at chance by nature: judge from a tenth of the way on, and say each verdict once.
+        found = verdict(row) if self.step >= max(20, self.total // 10) else None
+        if found is not None and found.split(":")[0] != self._warned:
+            self._warned = found.split(":")[0]
+            bar.say(f"step {self.step}: {found}")
+
+    def _save(self, clock: Clock) -> None:
+        self.seconds += clock.since_save()
+        state: dict[str, Any] = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "encoder": self.encoder.state_dict(),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random_state": torch.get_rng_state(),
+        }
+        save_checkpoint(self.run.checkpoints, self.step, state, self.recipe.train.keep)
+
+    def _restore(self) -> None:
+        self._random_state: Tensor | None = None
+        state = newest_checkpoint(self.run.checkpoints, lambda line: self.console.print(line, soft_wrap=True))
+        if state is None:
+            return
+        self.encoder.load_state_dict(state["encoder"])
+        self.objective.load_state_dict(state["objective"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds, self._random_state = state["step"], state["seconds"], state["random_state"]
+
+
+class Clock:
+    """Where the time of the loop goes."""
+
+    def __init__(self) -> None:
+        self._begin = self._lap = self._saved = time.perf_counter()
+        self._waited, self.images, self._steps = 0.0, 0, 0
+
+    def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, with the time it takes to get each one counted as waiting."""
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            self._waited += time.perf_counter() - asked
+            if batch is None:
+                return
+            self._steps += 1
+            yield batch
+
+    def lap(self) -> Row:
+        """Images per second and the share of time spent waiting for data, since the last lap."""
+        now = time.perf_counter()
+        span = max(now - self._lap, 1e-9)
+        row: Row = {"images_per_s": self.images / span, "data_wait": self._waited / span}
+        self._lap, self._waited, self.images = now, 0.0, 0
+        return row
+
+    def left(self, step: int, total: int) -> float:
+        """Seconds left at the pace of this session."""
+        return (time.perf_counter() - self._begin) / max(self._steps, 1) * (total - step)
+
+    def since_save(self) -> float:
+        """Seconds since this was last asked."""
+        now = time.perf_counter()
+        span, self._saved = now - self._saved, now
+        return span

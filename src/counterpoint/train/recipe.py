@@ -1,0 +1,346 @@
+"""The recipe: everything that decides a run, typed, read from YAML, overridden by `key=value`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from counterpoint.data import SOURCES
+from counterpoint.data.views import ViewSpec, view_spec
+from counterpoint.objectives import OBJECTIVES, Objective
+from counterpoint.similarity import GRAPHS
+from counterpoint.train.arguments import arguments, choose, nearest, problems
+
+
+class Section(BaseModel):
+    """A part of a recipe: unknown keys are refused, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Named(BaseModel):
+    """A part that names a thing and takes that thing's own arguments beside it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the named thing, checked and with defaults filled in."""
+        return dict(self.__pydantic_extra__ or {})
+
+    def _fill(self, checked: Mapping[str, Any]) -> None:
+        if self.__pydantic_extra__ is not None:
+            self.__pydantic_extra__.update(checked)
+
+
+class Data(Named):
+    """Where samples come from; the other keys are the arguments of the source."""
+
+    source: str = Field(description="the kind of data: " + ", ".join(SOURCES))
+    train: str | None = Field(
+        "train", description="the split that is trained on; null where there are no splits"
+    )
+    test: str | None = Field("test", description="the split that is evaluated")
+    holdout: float = Field(
+        0.0, ge=0, lt=1, description="share of train kept back and evaluated instead of test"
+    )
+    limit: int | None = Field(None, ge=1, description="use only the first so many samples of train")
+    label: str | None = Field(
+        None, description="label column of objectives and graphs; the first if not given"
+    )
+    on_error: Literal["stop", "skip"] = Field("stop", description="what a broken picture does to the run")
+
+    @model_validator(mode="after")
+    def _check(self) -> Data:
+        source = choose("data source", self.source, SOURCES)
+        self._fill(arguments(source, self.arguments, "data", leave_out=("split", "on_error")))
+        if self.train == self.test and not self.holdout:
+            raise ValueError(
+                f"data.train and data.test are both {self.train!r}: give data.holdout, the share of samples that "
+                "is kept back for evaluation, such as data.holdout=0.1"
+            )
+        return self
+
+
+class Views(Named):
+    """How views are drawn: a preset, and any field of it changed."""
+
+    preset: str = Field("simclr", description="the set of random transforms to start from")
+
+    @model_validator(mode="after")
+    def _check(self) -> Views:
+        self._fill(view_spec(self.preset, **self.arguments).model_dump(mode="json"))
+        return self
+
+    @property
+    def spec(self) -> ViewSpec:
+        """The transforms, resolved."""
+        return view_spec(self.preset, **self.arguments)
+
+
+class Model(Section):
+    """The encoder: a backbone whose features are used, and a head that only training sees."""
+
+    backbone: str = Field("conv4", description="ours (conv4, resnet8..56), a torchvision name, or timm:name")
+    stem: Literal["default", "small"] = Field(
+        "default", description="small: 3x3 stride 1, no pool, for small pictures"
+    )
+    width: int = Field(1, ge=1, description="multiplies the channels of our small backbones")
+    head: tuple[int, ...] = Field((256, 128), max_length=3, description="output widths of the head's layers")
+    head_final_norm: bool = Field(False, description="BatchNorm after the last layer of the head")
+    extra_linear: bool = Field(
+        False, description="a linear layer after the pooling of our ResNets, as QARe has it"
+    )
+    weights: str | None = Field(None, description="a checkpoint to start from, or 'pretrained'")
+
+
+class ObjectiveTerm(Named):
+    """One term of the loss; the other keys are the objective's own arguments."""
+
+    name: str = Field(description="the objective: " + ", ".join(OBJECTIVES))
+    weight: float = Field(1.0, description="factor of this term in the sum")
+
+    @model_validator(mode="after")
+    def _check(self) -> ObjectiveTerm:
+        kind = choose("objective", self.name, OBJECTIVES)
+        self._fill(arguments(kind, self.arguments, "objective"))
+        self.build()
+        return self
+
+    def build(self) -> Objective:
+        """The objective with its arguments."""
+        made: Objective = OBJECTIVES[self.name](**self.arguments)
+        return made
+
+
+class Similarity(Section):
+    """Where soft targets come from."""
+
+    graph: str = Field(description="the kind of graph: " + ", ".join(GRAPHS))
+    encoder: str = Field(
+        "minilm", description="text encoder: minilm (offline), a sentence-transformers name, a path"
+    )
+    template: str = Field("a photo of a {}", description="sentence that a class name is put into")
+    seed: int = Field(0, ge=0, description="seed of the random control graphs")
+
+    @model_validator(mode="after")
+    def _check(self) -> Similarity:
+        choose("graph", self.graph, GRAPHS)
+        return self
+
+
+class Optim(Section):
+    """The optimiser and its rate."""
+
+    name: Literal["adam", "adamw", "sgd", "lars"] = Field("adamw", description="the optimiser")
+    lr: float = Field(1e-3, gt=0, description="peak learning rate before scaling")
+    lr_scaling: Literal["none", "sqrt", "linear"] = Field(
+        "none", description="how the rate grows with the batch"
+    )
+    weight_decay: float = Field(1e-6, ge=0, description="not applied to BatchNorm and biases")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd and lars")
+    warmup_epochs: float = Field(0.0, ge=0, description="epochs of linear warm-up")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="the rate after warm-up")
+    clip: float | None = Field(None, gt=0, description="largest gradient norm")
+
+
+class Train(Section):
+    """The loop."""
+
+    epochs: int = Field(20, ge=1, description="passes over the train split")
+    steps: int | None = Field(None, ge=1, description="stop after so many steps in all")
+    batch_size: int = Field(256, ge=2, description="samples per step, over all processes")
+    workers: int = Field(2, ge=0, description="processes that decode and augment larger pictures")
+    accelerator: str = Field("auto", description="cpu, cuda, mps or auto")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
+        "32-true", description="arithmetic of the encoder"
+    )
+    log_every: int = Field(20, ge=1, description="steps between rows of the log")
+    save_every: int = Field(
+        500, ge=1, description="steps between checkpoints; one is always written at the end"
+    )
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+    tensorboard: bool = Field(False, description="write TensorBoard events too (extra: track)")
+
+
+class Evaluate(Section):
+    """What is measured on the frozen features."""
+
+    columns: tuple[str, ...] | None = Field(None, description="label columns; the first one if not given")
+    k: tuple[int, ...] = Field((1, 5, 20, 200), min_length=1, description="numbers of neighbours")
+    temperature: float = Field(0.07, gt=0, description="of the neighbours' votes")
+    linear: bool = Field(True, description="train a linear probe too")
+    batch_size: int = Field(512, ge=1, description="pictures per step")
+
+
+class Recipe(Section):
+    """All that decides a run."""
+
+    name: str = Field(
+        min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", description="what the run is called"
+    )
+    seed: int = Field(0, ge=0, description="of weights, shuffling and augmentation")
+    data: Data
+    views: Views = Views()
+    model: Model = Model()
+    objective: tuple[ObjectiveTerm, ...] = Field(min_length=1, description="one term, or several that add up")
+    similarity: Similarity | None = None
+    optim: Optim = Optim()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    expect: dict[str, Any] = Field(
+        default={}, description="published figures and their source; not used by the run"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_term(cls, given: Any) -> Any:
+        """A single term may stand without the list."""
+        if isinstance(given, dict) and isinstance(given.get("objective"), dict):
+            return {**given, "objective": [given["objective"]]}
+        return given
+
+    @model_validator(mode="after")
+    def _targets_have_a_source(self) -> Recipe:
+        if "target" in self.build_objective().requires and self.similarity is None:
+            raise ValueError(
+                f"objective {self.objective[0].name!r} needs soft targets: give similarity.graph, "
+                f"one of {', '.join(GRAPHS)}"
+            )
+        return self
+
+    def build_objective(self) -> Objective:
+        """The objective, or the weighted sum of the terms."""
+        first, *others = [
+            term.build() if term.weight == 1 else term.weight * term.build() for term in self.objective
+        ]
+        total = first
+        for other in others:
+            total = total + other
+        return total
+
+    def resolved(self) -> dict[str, Any]:
+        """The recipe as plain data, with every default written out."""
+        plain: dict[str, Any] = self.model_dump(mode="json")
+        if len(plain["objective"]) == 1:
+            plain["objective"] = plain["objective"][0]
+        return plain
+
+    def to_yaml(self) -> str:
+        """The resolved recipe as YAML; reading it again gives an equal recipe."""
+        return yaml.dump(self.resolved(), Dumper=_ShortLists, sort_keys=False, allow_unicode=True, width=110)
+
+
+class _ShortLists(yaml.SafeDumper):
+    """Lists of plain values on one line, all else one key a line."""
+
+
+_ShortLists.add_representer(
+    list,
+    lambda dumper, values: dumper.represent_sequence(
+        "tag:yaml.org,2002:seq", values, flow_style=not any(isinstance(value, dict) for value in values)
+    ),
+)
+
+
+def parse_recipe(given: Any, where: str = "recipe") -> Recipe:
+    """Check plain data and make a recipe of it; ValueError says what is wrong, where, and what is allowed."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{where}: a recipe is a mapping of keys to values, got {type(given).__name__}")
+    try:
+        return Recipe.model_validate(given)
+    except ValidationError as error:
+        raise ValueError(f"{where}: " + "; ".join(problems(error, Recipe))) from None
+
+
+def override(plain: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Plain data with `key=value` words applied; keys are dotted, values are YAML.
+
+    >>> override({"optim": {"lr": 0.1}}, ["optim.lr=0.3", "train.epochs=2"])
+    {'optim': {'lr': 0.3}, 'train': {'epochs': 2}}
+    """
+    changed: dict[str, Any] = yaml.safe_load(yaml.safe_dump(plain))
+    for word in words:
+        key, sign, text = word.partition("=")
+        if not sign or not key:
+            raise ValueError(f"override {word!r} is not of the form key=value")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"override {word!r}: the value is not valid YAML") from None
+        _assign(changed, key, value)
+    return changed
+
+
+def _assign(plain: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    place: Any = plain
+    for part in parents:
+        if isinstance(place, list) and part.isdigit() and int(part) < len(place):
+            place = place[int(part)]
+            continue
+        if not isinstance(place, dict):
+            raise ValueError(f"override {key!r}: {part!r} is inside a value that has no keys")
+        if place.get(part) is None:
+            place[part] = {}
+        place = place[part]
+    if not isinstance(place, dict):
+        raise ValueError(f"override {key!r}: {last!r} is inside a value that has no keys")
+    place[last] = value
+
+
+def recipes_folder() -> Path:
+    """The folder of the recipes that come with the package."""
+    packaged = Path(__file__).parents[1] / "recipes"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """The names of the recipes that come with the package."""
+    folder = recipes_folder()
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+
+
+def find_recipes(name: str | os.PathLike[str]) -> list[Path]:
+    """The recipe files that a name stands for: a file, a packaged recipe, or a packaged group of them."""
+    path = Path(name)
+    if path.suffix in {".yaml", ".yml"}:
+        if not path.is_file():
+            raise ValueError(f"there is no recipe file {path}")
+        return [path]
+    folder = recipes_folder()
+    if (single := folder / f"{name}.yaml").is_file():
+        return [single]
+    if group := sorted((folder / str(name)).glob("*.yaml")):
+        return group
+    allowed = dict.fromkeys([*recipe_names(), *(n.rpartition("/")[0] for n in recipe_names())])
+    hint = nearest(str(name), [n for n in allowed if n])
+    raise ValueError(f"unknown recipe {str(name)!r}: {hint}; or give a path that ends in .yaml")
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Read one recipe from a YAML file or by its packaged name, and apply `key=value` overrides."""
+    files = find_recipes(path)
+    if len(files) > 1:
+        raise ValueError(
+            f"{path} is a group of {len(files)} recipes; name one: {', '.join(f.stem for f in files)}"
+        )
+    return read_recipe(files[0], overrides)
+
+
+def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read the recipe in that file."""
+    try:
+        plain = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"recipe {file} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"recipe {file} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(plain, dict):
+        raise ValueError(f"{file}: a recipe is a mapping of keys to values, got {type(plain).__name__}")
+    return parse_recipe(override(plain, overrides), where=str(file))

@@ -1,0 +1,137 @@
+"""What a recipe names, made: its data, its graph, its encoder. Kept for the next run that names the same."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from counterpoint.data import SOURCES, Samples
+from counterpoint.data.memory import in_memory
+from counterpoint.models.encoder import Encoder, build_encoder
+from counterpoint.objectives import Objective
+from counterpoint.similarity import GRAPHS, SimilarityGraph
+from counterpoint.train.recipe import Data, Recipe, Similarity
+
+HOLDOUT_SEED = 20240718  # fixed, so that every run with a holdout keeps back the same samples
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The samples that are trained on and those that are evaluated."""
+
+    train: Samples
+    test: Samples
+
+
+def load_splits(data: Data, say: Say = print) -> Splits:
+    """Both splits of a recipe's data, small pictures decoded into memory."""
+    splits, skipped = _splits(data.model_dump_json())
+    if skipped:
+        say(f"skipped {len(skipped)} broken pictures, the first is {skipped[0]}")
+    return splits
+
+
+@lru_cache(maxsize=2)
+def _splits(key: str) -> tuple[Splits, list[str]]:
+    data = Data.model_validate_json(key)
+    train, skipped = _load(data, data.train)
+    if data.holdout:
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(HOLDOUT_SEED))
+        kept = round(len(train) * (1 - data.holdout))
+        if kept in (0, len(train)):
+            raise ValueError(
+                f"data.holdout={data.holdout} leaves one side empty: there are {len(train)} samples"
+            )
+        train, test = train.subset(order[:kept]), train.subset(order[kept:])
+    else:
+        test, more = _load(data, data.test)
+        skipped = skipped + more
+    if data.limit is not None:
+        train = train.subset(range(min(data.limit, len(train))))
+    return Splits(train, test), skipped
+
+
+def _load(data: Data, split: str | None) -> tuple[Samples, list[str]]:
+    source = SOURCES[data.source]
+    takes_on_error = {"on_error": data.on_error} if "on_error" in inspect.signature(source).parameters else {}
+    return in_memory(source(split=split, **data.arguments, **takes_on_error), on_error=data.on_error)
+
+
+def load_graph(recipe: Recipe, say: Say = print) -> SimilarityGraph | None:
+    """The similarity graph over the train split, or None where the recipe has none."""
+    if recipe.similarity is None:
+        return None
+    return _graph(recipe.data.model_dump_json(), recipe.similarity.model_dump_json())
+
+
+@lru_cache(maxsize=4)
+def _graph(data_key: str, similarity_key: str) -> SimilarityGraph:
+    data, similarity = Data.model_validate_json(data_key), Similarity.model_validate_json(similarity_key)
+    graph: SimilarityGraph = GRAPHS[similarity.graph](
+        _splits(data_key)[0].train,
+        column=data.label,
+        encoder=similarity.encoder,
+        template=similarity.template,
+        seed=similarity.seed,
+    )
+    return graph
+
+
+def load_encoder(recipe: Recipe) -> Encoder:
+    """The encoder at its start: the same weights for the same seed, whatever the objective."""
+    model = recipe.model
+    return build_encoder(
+        model.backbone,
+        stem=model.stem,
+        width_multiplier=model.width,
+        head=model.head,
+        head_final_norm=model.head_final_norm,
+        extra_linear=model.extra_linear,
+        seed=recipe.seed,
+        weights=model.weights,
+    )
+
+
+@dataclass(frozen=True)
+class Relations:
+    """What the objective is told of the samples of a batch, looked up by their ids."""
+
+    labels: Tensor | None
+    graph: SimilarityGraph | None
+
+    @classmethod
+    def of(
+        cls, objective: Objective, recipe: Recipe, train: Samples, graph: SimilarityGraph | None
+    ) -> Relations:
+        """Those side arguments that the objective uses; ValueError where the data lacks a required one."""
+        labels = train.column(recipe.data.label).values if "labels" in objective.requires else None
+        return cls(labels, graph if "target" in objective.accepts else None)
+
+    def batch(self, ids: Tensor, device: torch.device) -> dict[str, Tensor]:
+        """The side arguments for these samples."""
+        side: dict[str, Tensor] = {}
+        if self.labels is not None:
+            side["labels"] = self.labels[ids].to(device)
+        if self.graph is not None:
+            side["target"] = self.graph.batch(ids).to(device)
+        return side
+
+
+def fingerprint(encoder: torch.nn.Module) -> str:
+    """A short hash of all weights and buffers, to show that two runs started alike."""
+    digest = hashlib.sha256()
+    for name, tensor in encoder.state_dict().items():
+        digest.update(json.dumps([name, list(tensor.shape)]).encode())
+        digest.update(
+            tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        )
+    return digest.hexdigest()[:16]

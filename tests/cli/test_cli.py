@@ -1,0 +1,201 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from PIL import Image
+
+from counterpoint.cli import main
+
+TINY = (
+    "data.count=96",
+    "data.size=32",
+    "views.size=24",
+    "model.head=[16]",
+    "train.batch_size=32",
+    "train.epochs=1",
+    "train.log_every=1",
+    "evaluate.k=[1,5]",
+    "evaluate.columns=[object]",
+    "optim.warmup_epochs=0",
+)
+
+
+@pytest.fixture
+def counterpoint(monkeypatch, capsys):
+    """Run a command line in this process; gives exit code, standard output and standard error."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["counterpoint", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def refused(result, *parts):
+    """One line on standard error, exit 2, and the parts are in it."""
+    code, _, err = result
+    assert code == 2, err
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, err
+    for part in parts:
+        assert part in lines[0]
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("train",), ("evaluate",), ("compare",), ("report",), ("recipes",), ("recipes", "copy")]
+)
+def test_every_command_has_help_with_an_example(counterpoint, words):
+    code, out, _ = counterpoint(*words, "--help")
+    assert code == 0
+    if words not in ((), ("recipes",)):
+        assert "Example" in out
+        assert f"counterpoint {' '.join(words)}" in out
+
+
+def test_train_evaluate_report(counterpoint, tmp_path):
+    folder = tmp_path / "run"
+    code, out, err = counterpoint("train", "demo/simclr", "--out", folder, *TINY)
+    assert code == 0, err
+    assert "object" in out
+    assert str(folder) in out
+    results = json.loads((folder / "results.json").read_text())
+    assert {r["protocol"] for r in results} == {"knn", "linear"}
+    before = (folder / "results.json").read_text()
+    code, out, err = counterpoint("evaluate", folder)
+    assert code == 0, err
+    assert (folder / "results.json").read_text() == before
+    code, out, err = counterpoint("report", folder, "--out", tmp_path / "page.html")
+    assert code == 0, err
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    refused(counterpoint("report", folder, "--out", tmp_path / "page.html"), "page.html")
+    refused(counterpoint("train", "demo/simclr", "--out", folder, *TINY), "--resume", "--overwrite")
+
+
+def test_compare_prints_one_table_and_writes_one_report(counterpoint, tmp_path):
+    words = ("compare", "demo", "--seeds", "0,1", "--out", tmp_path / "c", *TINY)
+    code, out, err = counterpoint(*words)
+    assert code == 0, err
+    for name in ("simclr", "supcon", "xclr", "±", "report.html"):
+        assert name in out
+    starts = [
+        json.loads(path.read_text())["start"] for path in sorted((tmp_path / "c").rglob("seed-0/done.json"))
+    ]
+    assert len(starts) == 3
+    assert len(set(starts)) == 1
+    refused(counterpoint(*words), "holds a run already")
+    # Resuming a comparison that is whole trains nothing and gives the same table.
+    code, again, err = counterpoint(*words, "--resume")
+    assert code == 0
+    assert again == out
+
+
+def test_dry_run_writes_nothing(counterpoint, tmp_path):
+    code, out, _ = counterpoint("train", "demo/xclr", "--dry-run", "--out", tmp_path / "run", "optim.lr=0.5")
+    assert code == 0
+    assert yaml.safe_load(out)["optim"]["lr"] == 0.5
+    assert str(tmp_path / "run") in out
+    assert not (tmp_path / "run").exists()
+    code, out, _ = counterpoint("compare", "imagenet", "--dry-run", "--out", tmp_path / "c")
+    assert code == 0
+    assert "seed-2" in out
+    assert not (tmp_path / "c").exists()
+
+
+def test_recipes(counterpoint, tmp_path):
+    _, out, _ = counterpoint("recipes", "list")
+    assert {"demo/xclr", "cifar100/supcon", "imagenet/simclr"} <= set(out.split())
+    _, out, _ = counterpoint("recipes", "show", "imagenet/xclr")
+    assert yaml.safe_load(out)["optim"]["name"] == "lars"
+    code, _, _ = counterpoint("recipes", "copy", "demo/xclr", tmp_path / "mine.yaml")
+    assert code == 0
+    code, out, _ = counterpoint("train", tmp_path / "mine.yaml", "--dry-run")
+    assert code == 0
+    refused(counterpoint("recipes", "copy", "demo/xclr", tmp_path / "mine.yaml"), "exists already")
+    refused(counterpoint("recipes", "copy", "demo", tmp_path / "other.yaml"), "is a group")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("train", "demo/xlcr"), ("demo/xlcr", "demo/xclr")),
+        (("train", "demo"), ("group of 3",)),
+        (("train", "absent.yaml"), ("absent.yaml",)),
+        (("train", "demo/xclr", "optim.lrr=1"), ("optim.lrr", "'lr'")),
+        (("train", "demo/xclr", "objective.tau=0"), ("tau", "0")),
+        (("train", "demo/xclr", "train.epochs=x"), ("train.epochs", "'x'")),
+        (("train", "demo/xclr", "model.backbone=resnet19"), ("resnet19", "resnet18")),
+        (("train", "demo/xclr", "train.batch_size=5000"), ("4000", "5000")),
+        (("train", "demo/xclr", "nonsense"), ("key=value",)),
+        (("evaluate", "absent"), ("absent", "not a run")),
+        (("report", "absent"), ("no run",)),
+        (("compare", "demo", "--seeds", "0,0"), ("seeds", "0, 0")),
+        (("compare", "demo", "--seeds", "a"), ("'a'",)),
+        (("compare", "optim.lr=1"), ("name at least one recipe",)),
+        (("compare", "demo", "demo/xclr"), ("same name",)),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(counterpoint, tmp_path, monkeypatch, words, parts):
+    monkeypatch.chdir(tmp_path)
+    refused(counterpoint(*words), *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def pictures(folder, count=70):
+    for i in range(count):
+        path = folder / ("cat" if i % 2 else "dog") / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20 + i % 3, 24), (i, 2 * i, 255 - i)).save(path)
+
+
+def test_a_folder_of_pictures_trains_as_it_is(counterpoint, tmp_path):
+    pictures(tmp_path / "p")
+    data = f"data={{source: folder, path: {tmp_path / 'p'}, train: null, holdout: 0.4}}"
+    words = ("train", "demo/simclr", data, *TINY[2:-2], "optim.warmup_epochs=0", "evaluate.columns=null")
+    code, out, err = counterpoint(*words, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "knn" in out
+    assert "linear" in out
+
+
+def test_a_flat_folder_without_labels_gives_features(counterpoint, tmp_path):
+    pictures(tmp_path / "p" / "all")
+    data = f"data={{source: folder, path: {tmp_path / 'p'}, labelled: false, train: null, holdout: 0.4}}"
+    words = ("train", "demo/simclr", data, *TINY[2:-2], "optim.warmup_epochs=0", "evaluate.columns=null")
+    code, out, err = counterpoint(*words, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "no labels" in err
+    assert (tmp_path / "run" / "features.npz").exists()
+
+
+def test_one_split_for_both_needs_a_holdout(counterpoint, tmp_path):
+    refused(
+        counterpoint(
+            "train", "demo/simclr", f"data={{source: folder, path: {tmp_path}, train: null, test: null}}"
+        ),
+        "data.holdout",
+    )
+
+
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not sys.platform.startswith("linux"), reason="needs a read-only place"
+)
+def test_a_place_that_cannot_be_written(counterpoint, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    refused(counterpoint("train", "demo/simclr", "--out", tmp_path / "file" / "run", *TINY), "file")
+
+
+def test_the_installed_command_runs():
+    done = subprocess.run(
+        [sys.executable, "-m", "counterpoint.cli", "recipes", "list"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "demo/xclr" in done.stdout
