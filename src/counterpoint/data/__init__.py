@@ -1,0 +1,26 @@
+"""Samples and their views: one file per kind of source, each a function that returns `Samples`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# The functions bear the names of their files, so they are imported under others: `counterpoint.data.folder`
+# stays the module.
+from counterpoint.data.folder import folder as _folder
+from counterpoint.data.parquet import parquet as _parquet
+from counterpoint.data.samples import Labels, Samples
+from counterpoint.data.shapes import shapes as _shapes
+from counterpoint.data.table import table as _table
+from counterpoint.data.torchvision_sets import torchvision_set
+from counterpoint.data.webdataset_shards import shards
+
+SOURCES: dict[str, Callable[..., Samples]] = {
+    "shapes": _shapes,
+    "parquet": _parquet,
+    "folder": _folder,
+    "torchvision": torchvision_set,
+    "table": _table,
+    "shards": shards,
+}
+
+__all__ = ["SOURCES", "Labels", "Samples"]

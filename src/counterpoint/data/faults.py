@@ -1,0 +1,64 @@
+"""How the readers speak of what is wrong with data: near names, and samples that are left out."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+OnError = Literal["stop", "skip"]
+
+
+def check_on_error(on_error: str) -> None:
+    """ValueError unless `on_error` is 'stop' or 'skip'."""
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error={on_error!r} is not allowed: use 'stop' or 'skip'")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the names there are, and the nearest of them.
+
+    >>> near("tset", ["train", "test"])
+    "there are train, test; did you mean 'test'?"
+    >>> near("x", [])
+    'there are none'
+    """
+    names = list(known)
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"there are {shown or 'none'}" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def settle(faults: Sequence[str], total: int, where: str, on_error: OnError) -> None:
+    """Stop at faulty samples, or say how many are left out.
+
+    faults: one sentence per faulty sample, of `total` samples in `where`.
+    Raises ValueError with the first fault and their number; with 'skip' the same text is a warning,
+    and a ValueError only where no sample is left.
+    """
+    if not faults:
+        return
+    found = f"{where}: {len(faults)} of {total} samples cannot be used; the first: {faults[0]}"
+    if on_error == "stop":
+        raise ValueError(f"{found} (on_error='skip' leaves such samples out)")
+    if len(faults) == total:
+        raise ValueError(f"{found}; none is left")
+    warnings.warn(f"{found}; they are left out", stacklevel=3)
+
+
+def existing_folder(path: str | Path) -> Path:
+    """That folder; ValueError where it does not exist or is a file."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is {'a file, not a folder' if folder.exists() else 'not there'}")
+    return folder
+
+
+def existing_file(path: str | Path) -> Path:
+    """That file; ValueError where it does not exist or is a folder."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"{file} is {'a folder, not a file' if file.exists() else 'not there'}")
+    return file
