@@ -111,6 +111,11 @@ def test_label_columns_without_class_names(tmp_path):
     assert samples.column().names == ["0", "1", "2", "3"]
     assert samples.column("kind").values.tolist() == [1, 0, -1, 1]
     assert samples.column("kind").names == ["a", "b"]
+    made = table(kind=pa.array(["b", "a", None, "b"]).dictionary_encode(), many=[["a"]] * 4)
+    write(made, tmp_path / "test.parquet")
+    assert parquet(tmp_path, "test", label_columns=["kind"]).column().values.tolist() == [1, 0, -1, 1]
+    with refused("label column 'many'", "list"):
+        parquet(tmp_path, "test", label_columns=["many"])
     with refused("label column 'share'", "double"):
         parquet(tmp_path, label_columns=["share"])
     with refused("no column 'knd'", "did you mean 'kind'?"):

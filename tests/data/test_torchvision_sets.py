@@ -120,6 +120,9 @@ def test_stl10(stl10):
     both = torchvision_set("stl10", root, "train+unlabeled")
     assert both.column().values.tolist() == [0, 9, -1, -1, -1, -1, -1]
     assert np.array_equal(both.tensor[3:].numpy(), pictures["unlabeled"])
+    (root / "stl10_binary/class_names.txt").unlink()
+    with refused("stl10 cannot be read", "class names", str(root), "stl10_binary"):
+        torchvision_set("stl10", root)
 
 
 @pytest.fixture

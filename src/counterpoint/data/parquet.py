@@ -34,7 +34,7 @@ def parquet(
     """Samples of one split in Hugging Face's Parquet layout.
 
     path: one Parquet file, or a folder that has `SPLIT-*.parquet`, `SPLIT.parquet` or `SPLIT/*.parquet`, or
-        those in its folder `data`. For a file, split is only part of the name.
+        those in its folder `data`. split None reads all its Parquet files; one file is read whole.
     image_column: struct(bytes, path) or plain bytes; the only such column if not given.
     caption_column: a text column, or lists of texts of which the first is used; no captions if not given.
     label_columns: the label columns, first the default one. All `ClassLabel` columns of the `huggingface`
@@ -94,17 +94,20 @@ def _files(source: Path, split: str | None) -> list[Path]:
         return [source]
     if not source.is_dir():
         raise ValueError(f"{source} is not there")
-    wanted = split or "*"
+    found = sorted(source.rglob("*.parquet"))
+    if not found:
+        raise ValueError(f"{source} has no .parquet files")
+    if split is None:
+        _check_complete(found)
+        return found
     for folder in (source, source / "data"):
-        for pattern in (f"{wanted}-*.parquet", f"{wanted}.parquet", f"{wanted}/*.parquet"):
+        for pattern in (f"{split}-*.parquet", f"{split}.parquet", f"{split}/*.parquet"):
             if files := sorted(folder.glob(pattern)):
                 _check_complete(files)
                 return files
-    found = sorted(str(file.relative_to(source)) for file in source.rglob("*.parquet"))
-    splits = sorted({re.split(r"-\d|[/.]", name.removeprefix("data/"))[0] for name in found})
-    if not found:
-        raise ValueError(f"{source} has no .parquet files")
-    raise ValueError(f"{source} has no Parquet file for split {split!r}: {near(str(split), splits)}")
+    names = [file.relative_to(source).as_posix().removeprefix("data/") for file in found]
+    splits = sorted({re.split(r"-\d|[/.]", name)[0] for name in names})
+    raise ValueError(f"{source} has no Parquet file for split {split!r}: {near(split, splits)}")
 
 
 def _check_complete(files: Sequence[Path]) -> None:
@@ -184,7 +187,13 @@ def _holds_text(kind: Any) -> bool:
     import pyarrow.types as types
 
     if types.is_list(kind) or types.is_large_list(kind):
-        return _holds_text(kind.value_type)
+        return _is_text(kind.value_type)
+    return _is_text(kind)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow.types as types
+
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
@@ -271,6 +280,8 @@ def _labels(column: Any, name: str, classes: list[str] | None, source: Path) -> 
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)  # pandas writes its categories so
     if pa.types.is_integer(column.type):
         values = torch.from_numpy(pc.fill_null(column.cast(pa.int64()), UNLABELLED).to_numpy().copy())
         names = classes if classes is not None else [str(k) for k in range(max(0, int(values.max()) + 1))]
@@ -278,7 +289,7 @@ def _labels(column: Any, name: str, classes: list[str] | None, source: Path) -> 
             return Labels(values, names)
         except ValueError as error:
             raise ValueError(f"column {name!r} of {source}: {error}") from None
-    if not _holds_text(column.type) or pa.types.is_list(column.type):
+    if not _is_text(column.type):
         raise ValueError(f"label column {name!r} of {source} holds {column.type}, not whole numbers or text")
     texts = column.to_pylist()
     names = sorted({text for text in texts if text is not None})

@@ -88,6 +88,9 @@ def torchvision_set(name: str, root: str | Path, split: str = "train", download:
         raise _absent(name, folder, reason, download) from error
     if name == "imagenet":
         return _imagenet(dataset, folder, split)
+    if not hasattr(dataset, "classes"):
+        # torchvision passes over an absent stl10_binary/class_names.txt.
+        raise _absent(name, folder, "the file of class names is not there", download)
     tensor = _channels_first(dataset.data)
     values = torch.as_tensor(
         np.asarray(dataset.labels if name == "stl10" else dataset.targets), dtype=torch.int64
