@@ -1,0 +1,293 @@
+"""The answer in words: which recipe is best on which label column, by how much, and whether that is clear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from counterpoint.evaluate.record import Difference
+from counterpoint.report.runs import Method
+from counterpoint.report.tables import Measure, Table, paired
+
+OBJECTIVES = {
+    "infonce": "Only the other view of the same picture counts as alike.",
+    "ntxent": "Only the other view of the same picture counts as alike.",
+    "clip": "A picture and its own text count as alike, all others do not.",
+    "supcon": "Pictures with the same label count as alike, all others do not.",
+    "xclr": "Pictures count as alike to the degree that the similarity graph says.",
+    "triplet": "The other view must be nearer than any other picture, by a margin.",
+    "hinge": "The other view must score higher than other pictures, by a margin.",
+}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Who is best on one measure, and how far from the baseline (None where it cannot be compared)."""
+
+    measure: Measure
+    best: int
+    mean: float
+    gain: Difference | None
+
+
+def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
+    """The sentences of the opening paragraph, safe for HTML."""
+    measures = [m for m in table.measures if m.metric == "accuracy"]
+    if not measures:
+        return [Markup("No run has results yet, so there is nothing to compare.")]
+    main = [m for m in measures if m.protocol == measures[0].protocol]
+    name = {method.index: method.name for method in methods}
+    judged = _judged(main[0])
+    if len(methods) == 1:
+        reached = _listing(
+            Markup("{} on {}").format(percent(table.cells[m][0].over.mean), m.column) for m in main
+        )
+        return [Markup("Judged by {}, {} reaches {}.").format(judged, _strong(name[0]), reached),
+                Markup("There is no second recipe to compare it with.")]  # fmt: skip
+    leads = [lead for m in main if (lead := lead_of(table, m)) is not None]
+    if not leads:
+        return [Markup("Only one recipe has results yet, so there is nothing to compare.")]
+    sentences = [
+        *_clear(leads, name),
+        *_baseline(leads, name, table),
+        *_unclear(leads, name),
+        *_alone(leads, name),
+    ]
+    first = sentences[0]
+    sentences[0] = Markup("Judged by {}, {}").format(
+        judged, first if first.startswith("<") else _lower(first)
+    )
+    return [*sentences, *_other_protocols(table, measures, leads)]
+
+
+def lead_of(table: Table, measure: Measure) -> Lead | None:
+    """Who is best on that measure; None where fewer than two recipes were measured."""
+    cells = table.cells[measure]
+    best = next((index for index, cell in cells.items() if cell.best), None)
+    if best is None:
+        return None
+    gain = paired(cells[best], cells[0]) if best and 0 in cells else None
+    return Lead(measure, best, cells[best].over.mean, gain)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One recipe against the baseline: label columns with the difference in points, by how clear it is."""
+
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+def change(table: Table, method: Method) -> Change:
+    """What one recipe changed against the baseline under the main protocol, the largest difference first.
+
+    alone: columns where one seed says nothing of chance.
+    """
+    measures = [m for m in table.measures if m.metric == "accuracy"]
+    kinds: dict[str, list[tuple[float, str]]] = {"above": [], "below": [], "unclear": [], "alone": []}
+    for measure in (m for m in measures if m.protocol == measures[0].protocol):
+        cells = table.cells[measure]
+        apart = paired(cells[method.index], cells[0]) if {0, method.index} <= cells.keys() else None
+        if apart is None or method.index == 0:
+            continue
+        kind = {None: "alone", True: "unclear", False: "above" if apart.mean > 0 else "below"}[
+            apart.holds_zero
+        ]
+        text = (
+            f"{measure.column} {100 * apart.mean:+.1f}".replace("-", "−")
+            if kind != "unclear"
+            else measure.column
+        )
+        kinds[kind].append((-abs(apart.mean), text))
+    return Change(**{kind: tuple(text for _, text in sorted(found)) for kind, found in kinds.items()})
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with one decimal.
+
+    >>> percent(0.7126)
+    '71.3 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points, without its sign.
+
+    >>> points(-0.0214), points(0.01)
+    ('2.1 points', '1.0 point')
+    """
+    size = f"{100 * abs(share):.1f}"
+    return f"{size} {'point' if size == '1.0' else 'points'}"
+
+
+def seeds(count: int) -> str:
+    """A number of seeds in words.
+
+    >>> seeds(1), seeds(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{count} seed" if count == 1 else f"{count} seeds"
+
+
+def objective_of(method: Method) -> tuple[str, str]:
+    """The objective of a recipe with its settings, and what it means in a sentence, empty where not known."""
+    given = method.recipe.get("objective")
+    terms = [term for term in (given if isinstance(given, list) else [given]) if isinstance(term, dict)]
+    texts = []
+    for term in terms:
+        settings = ", ".join(
+            f"{key} {value}"
+            for key, value in term.items()
+            if key in ("tau", "tau_s", "margin", "sigma") and value is not None
+        )
+        weight = term.get("weight", 1.0)
+        factor = "" if weight == 1 else f"{weight} × "
+        texts.append(f"{factor}{term.get('name', '?')}" + (f" ({settings})" if settings else ""))
+    meaning = OBJECTIVES.get(str(terms[0].get("name")), "") if len(terms) == 1 else ""
+    return " + ".join(texts), meaning
+
+
+def graph_of(method: Method) -> str:
+    """Where the soft targets of a recipe come from, or an empty text."""
+    similarity = method.recipe.get("similarity")
+    if not isinstance(similarity, dict):
+        return ""
+    encoder = f", read by {similarity['encoder']}" if similarity.get("encoder") else ""
+    return f"{similarity.get('graph', 'unnamed')}{encoder}"
+
+
+def _judged(measure: Measure) -> Markup:
+    if measure.protocol == "knn":
+        return (
+            Markup("the {} nearest neighbours").format(measure.k)
+            if measure.k != 1
+            else Markup("the nearest neighbour")
+        )
+    return Markup("the {}").format(measure.title)
+
+
+def _clear(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
+    """One sentence for each recipe that is best and clearly above the baseline."""
+    sentences = []
+    for index in sorted({lead.best for lead in leads if _is_clear(lead)}):
+        won = sorted(
+            (lead for lead in leads if lead.best == index and _is_clear(lead)), key=_gain, reverse=True
+        )
+        parts = [
+            Markup("{} ({}, {} above the baseline)").format(
+                x.measure.column, percent(x.mean), points(_gain(x))
+            )
+            for x in won
+        ]
+        sentences.append(Markup("{} is best on {}.").format(_strong(name[index]), _listing(parts)))
+    return sentences
+
+
+def _baseline(leads: Sequence[Lead], name: dict[int, str], table: Table) -> list[Markup]:
+    won = [lead for lead in leads if lead.best == 0]
+    if not won:
+        return []
+    tied = [lead.measure.column for lead in won if any(c.close for c in table.cells[lead.measure].values())]
+    columns = _listing(Markup("{}").format(lead.measure.column) for lead in won)
+    sentence = Markup("The baseline {} has the highest mean on {}").format(_strong(name[0]), columns)
+    if not tied:
+        return [sentence + "."]
+    those = "there" if len(tied) == len(won) else Markup("on {}").format(_listing(map(Markup.escape, tied)))
+    return [sentence + Markup("; {} another recipe is not clearly lower.").format(those)]
+
+
+def _unclear(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
+    sentences = []
+    for lead in leads:
+        if lead.gain is not None and lead.gain.holds_zero is True:
+            sentences.append(
+                Markup(
+                    "On {} {} has the highest mean, {} above the baseline, but this is not clear with {}."
+                ).format(
+                    lead.measure.column, _strong(name[lead.best]), points(lead.gain.mean), seeds(lead.gain.n)
+                )
+            )
+    return sentences
+
+
+def _alone(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
+    """Where there is one seed, or nothing to pair with: figures without a claim."""
+    sentences = []
+    single = [lead for lead in leads if lead.gain is not None and lead.gain.holds_zero is None]
+    for index in sorted({lead.best for lead in single}):
+        parts = [
+            Markup("{} ({}, {} above the baseline)").format(
+                x.measure.column, percent(x.mean), points(_gain(x))
+            )
+            for x in single
+            if x.best == index
+        ]
+        sentences.append(Markup("{} is highest on {}.").format(_strong(name[index]), _listing(parts)))
+    if single:
+        sentences.append(Markup("With 1 seed it is not clear which differences are luck."))
+    for lead in leads:
+        if lead.best and lead.gain is None:
+            sentences.append(
+                Markup("On {} {} is highest ({}); the baseline has no result with the same seed.").format(
+                    lead.measure.column, _strong(name[lead.best]), percent(lead.mean)
+                )
+            )
+    return sentences
+
+
+def _other_protocols(table: Table, measures: Sequence[Measure], leads: Sequence[Lead]) -> list[Markup]:
+    best = {lead.measure.column: lead.best for lead in leads}
+    sentences = []
+    for protocol in dict.fromkeys(m.protocol for m in measures if m.protocol != leads[0].measure.protocol):
+        others = [
+            lead
+            for m in measures
+            if m.protocol == protocol and m.column in best and (lead := lead_of(table, m)) is not None
+        ]
+        same = sum(lead.best == best[lead.measure.column] for lead in others)
+        if not others:
+            continue
+        title = others[0].measure.title
+        count = "both columns" if len(others) == 2 else f"all {len(others)} columns"
+        if len(others) == 1:
+            sentences.append(
+                Markup("The {} {}.").format(title, "agrees" if same else "puts another recipe first")
+            )
+        elif same == len(others):
+            sentences.append(Markup("The {} puts the same recipe first on {}.").format(title, count))
+        else:
+            sentences.append(
+                Markup("The {} puts the same recipe first on {} of {} columns.").format(
+                    title, same, len(others)
+                )
+            )
+    return sentences
+
+
+def _is_clear(lead: Lead) -> bool:
+    return lead.gain is not None and lead.gain.holds_zero is False
+
+
+def _gain(lead: Lead) -> float:
+    return 0.0 if lead.gain is None else lead.gain.mean
+
+
+def _strong(text: str) -> Markup:
+    return Markup("<strong>{}</strong>").format(text)
+
+
+def _listing(parts: Iterable[Markup]) -> Markup:
+    """`a`, `a and b`, `a, b and c`."""
+    given = list(parts)
+    if len(given) == 1:
+        return given[0]
+    return Markup("{} and {}").format(Markup(", ").join(given[:-1]), given[-1])
+
+
+def _lower(text: Markup) -> Markup:
+    return Markup(text[:1].lower() + text[1:])

@@ -1,0 +1,117 @@
+"""The one-line readings: what each section of the report shows, from its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from counterpoint.report.answer import seeds
+from counterpoint.report.classes import Agreement, Target
+from counterpoint.report.runs import Method
+from counterpoint.report.tables import Table
+
+
+def table_reading(methods: Sequence[Method], table: Table) -> str:
+    """How many runs there are, and whether spread can be told."""
+    counts = {len(method.whole) for method in methods if method.whole}
+    if not counts:
+        return "No run has been measured yet."
+    recipes = f"{len(methods)} recipes" if len(methods) > 1 else "One recipe"
+    if counts == {1}:
+        return f"{recipes}, 1 seed: the spread between seeds is not known, so small differences mean little."
+    each = seeds(counts.pop()) if len(counts) == 1 else f"{min(counts)} to {max(counts)} seeds"
+    marked = [cell for cells in table.cells.values() for cell in cells.values() if cell.close]
+    ties = "" if len(methods) == 1 else (
+        f" {len(marked)} {'figure is' if len(marked) == 1 else 'figures are'} not clearly below the best one."
+        if marked else " Every best figure is clearly above the others."
+    )  # fmt: skip
+    return f"{recipes}, {each} {'each' if len(methods) > 1 else ''}".rstrip() + f".{ties}"
+
+
+def curve_reading(methods: Sequence[Method]) -> str:
+    """Who learned, by the health check of the training log."""
+    logged = [method for method in methods if any(run.curves for run in method.runs)]
+    if not logged:
+        return "No run has a training log."
+    ill = [method.name for method in logged if any(run.warning for run in method.runs)]
+    if ill:
+        return f"Something went wrong in training: see the warning for {', '.join(ill)} above."
+    if len(logged) == 1:
+        return "The recipe learns: its loss ends below chance and its embeddings do not collapse."
+    return f"All {len(logged)} recipes learn: each loss ends below chance, and no embeddings collapse."
+
+
+def k_reading(winners: Mapping[str, set[int]]) -> str:
+    """Whether the choice of k matters to who is first."""
+    changes = [column for column, best in winners.items() if len(best) > 1]
+    if not winners:
+        return "Few neighbours test the fine detail of the features, many test whole neighbourhoods."
+    if not changes:
+        return "The choice of k does not matter here: on every column one recipe is first at every k."
+    return (
+        f"The choice of k decides who is first on {_and(changes)}; on the other columns it does not matter."
+    )
+
+
+def map_reading(methods: Sequence[Method], target: Target, agreements: Sequence[Agreement]) -> str:
+    """Which encoder arranges the classes most like the target."""
+    if target.flat:
+        return (
+            "This target calls all pairs of different classes equally alike, so there is no order to compare "
+            "with; the maps show what the encoders made of the classes."
+        )
+    ranked = sorted(
+        ((a.rank.mean, methods[a.method].name) for a in agreements if a.rank is not None), reverse=True
+    )
+    if not ranked:
+        return "No encoder's features could be compared with this target."
+    if len(ranked) == 1:
+        value, name = ranked[0]
+        return f"{name} arranges the classes like the target to a rank correlation of {signed(value)}."
+    (best, name), others = ranked[0], ranked[1:]
+    rest = _and([f"{signed(value)} for {other}" for value, other in others])
+    return (
+        f"{name} arranges the classes most like the target: rank correlation {signed(best)}, against {rest}."
+    )
+
+
+def gallery_reading(
+    methods: Sequence[Method], shares: Mapping[int, Mapping[str, float]], column: str, k: int
+) -> str:
+    """How many neighbours share the first label."""
+    values = sorted(
+        ((share[column], methods[i].name) for i, share in shares.items() if column in share), reverse=True
+    )
+    if not values:
+        return f"The {k} nearest other test pictures of a few queries."
+    if len(values) == 1:
+        return f"Of the {k} nearest test pictures, {values[0][0]:.1f} share the query's {column} on average."
+    rest = _and([f"{value:.1f} for {name}" for value, name in values[1:]])
+    return (
+        f"Of the {k} nearest test pictures, {values[0][0]:.1f} share the query's {column} for {values[0][1]} "
+        f"on average, against {rest}."
+    )
+
+
+def correlation(agreement: Agreement, target: Target) -> str:
+    """The line under a class map."""
+    if agreement.rank is None or agreement.linear is None:
+        return "no correlation: the target's pairs are all equal" if target.flat else "no correlation"
+    rank, linear = (
+        signed(value.mean) + (f" ± {value.std:.2f}" if value.std is not None else "")
+        for value in (agreement.rank, agreement.linear)
+    )
+    over = seeds(agreement.rank.n)
+    return f"correlation with the target: rank {rank} (Spearman), linear {linear} (Pearson), {over}"
+
+
+def signed(value: float) -> str:
+    """A correlation with two decimals and a true minus sign.
+
+    >>> signed(-0.123), signed(-0.001)
+    ('−0.12', '0.00')
+    """
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def _and(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

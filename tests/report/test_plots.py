@@ -1,0 +1,117 @@
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint.report.figures import curve_panels
+from counterpoint.report.plots import Interval, Series, difference_plot, diverging, heat_map, line_plot
+from counterpoint.report.runs import Method, Run
+
+
+def series(method: int = 0, band: bool = True) -> Series:
+    x, y = np.array([1.0, 5, 20]), np.array([0.2, 0.4, 0.5])
+    return Series(method, x, y, y - 0.1 if band else None, y + 0.1 if band else None)
+
+
+def curves(end: int, offset: float = 0.0, entropy: float | None = None) -> dict[str, np.ndarray]:
+    step = np.arange(0.0, end + 1)
+    made = {"step": step, "loss": 5 - step / 100 + offset, "chance": np.full(end + 1, 5.0)}
+    return made if entropy is None else made | {"target_entropy": np.full(end + 1, entropy)}
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter("text")]
+
+
+@pytest.mark.parametrize(
+    "svg",
+    [
+        line_plot(
+            [series(), series(1, band=False), series(9)], "a", "p", "k", ticks=[1, 5, 20], percent=True
+        ),
+        line_plot([series()], "a", "p", "step", rule=0.0),
+        difference_plot([("size", [Interval(1, 2.0, 1.0, 3.0), Interval(2, -1.0)])], "a", "p"),
+        heat_map(np.eye(3), ["a", "b", "c"], 1.0, "a", "p", "dark"),
+    ],
+)
+def test_svg_fits_into_a_page(svg: str) -> None:
+    root = ElementTree.fromstring(svg)
+    assert "viewBox" in root.attrib
+    assert not list(root.iter("style"))
+    assert "http" not in svg
+    assert "font-family" not in svg
+    assert not re.search(r"#0[0-9a]0[0-9]0[0-9]", svg)
+    ids = re.findall(r' id="([^"]+)"', svg)
+    assert all(name.startswith("p-") for name in ids)
+    assert {*re.findall(r'(?:url\(#|href="#)([^)"]+)', svg)} <= set(ids)
+    assert texts(svg)
+
+
+def test_colours_are_variables_of_the_page() -> None:
+    svg = line_plot([series(0), series(3), series(8)], "a", "p", "k")
+    assert {*re.findall(r"var\(--m\d\)", svg)} == {"var(--m0)", "var(--m3)", "var(--m1)"}
+    assert "currentColor" in svg
+
+
+def test_names_stay_text_whatever_they_hold() -> None:
+    names = ['<b>&"', "$x_1$", 'id="q" url(#q) #010101', "猫"]
+    svg = heat_map(np.zeros((4, 4)), names, 1.0, "<x>", "p", "light")
+    assert [name for name in names if name in texts(svg)] == names
+    assert ElementTree.fromstring(svg).attrib["aria-label"] == "<x>"
+
+
+def test_many_classes_keep_every_few_names() -> None:
+    names = [f"c{i}" for i in range(100)]
+    shown = texts(heat_map(np.zeros((100, 100)), names, 1.0, "a", "p", "light"))
+    assert 20 <= len({*shown}) <= 32
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_both_ends_of_the_scale_differ_from_the_middle_alike(theme: str) -> None:
+    low, middle, high = (
+        np.array(diverging(theme)(x)[:3]) @ [0.2126, 0.7152, 0.0722] for x in (0.0, 0.5, 1.0)
+    )
+    assert abs(low - middle) > 0.3
+    assert abs(high - middle) > 0.3
+    assert (low - middle) * (high - middle) > 0
+
+
+def drawn(*logs: dict[str, np.ndarray]) -> str:
+    runs = tuple(Run(Path("x"), "x", seed, {}, (), log) for seed, log in enumerate(logs))
+    return str(curve_panels([Method(0, "x", runs)])[0].svg)
+
+
+def test_curves_have_a_band_only_for_several_seeds() -> None:
+    assert "fill-opacity" not in drawn(curves(50))
+    assert "fill-opacity" in drawn(curves(50), curves(50, 0.1))
+
+
+def test_floor_is_drawn_for_soft_targets_only() -> None:
+    def dotted(svg: str) -> int:
+        return len(re.findall(r"stroke-dasharray: 1,2|stroke-dasharray: 1 2", svg))
+
+    plain, soft = drawn(curves(50, entropy=0.0)), drawn(curves(50, entropy=3.0))
+    assert dotted(soft) == dotted(plain) + 1
+
+
+def test_shorter_run_does_not_cut_the_curve() -> None:
+    from counterpoint.report.figures import _loss, _series
+
+    runs = tuple(Run(Path("x"), "x", s, {}, (), log) for s, log in enumerate([curves(20), curves(60, 1.0)]))
+    made = _series(Method(0, "x", runs), _loss)
+    assert made is not None
+    assert made.x[-1] == 60
+    np.testing.assert_allclose(made.y[:21], -np.arange(21) / 100 + 0.5)
+    np.testing.assert_allclose(made.y[21:], -np.arange(21, 61) / 100 + 1.0)
+
+
+def test_long_logs_are_thinned_by_means() -> None:
+    from counterpoint.report.figures import POINTS, _loss, _series
+
+    runs = (Run(Path("x"), "x", 0, {}, (), curves(12_000)),)
+    made = _series(Method(0, "x", runs), _loss)
+    assert made is not None
+    assert len(made.x) == POINTS
+    np.testing.assert_allclose(made.y, -made.x / 100)
