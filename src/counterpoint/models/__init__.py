@@ -1,0 +1,1 @@
+"""Backbones, heads, and the encoder made of both."""
