@@ -56,10 +56,15 @@ def test_colours_are_variables_of_the_page() -> None:
 
 
 def test_names_stay_text_whatever_they_hold() -> None:
-    names = ['<b>&"', "$x_1$", 'id="q" url(#q) #010101', "猫"]
-    svg = heat_map(np.zeros((4, 4)), names, 1.0, "<x>", "p", "light")
+    names = ['<b>&"', "$x_1$", 'id="q" #010101', "url(#q)", "猫"]
+    svg = heat_map(np.zeros((5, 5)), names, 1.0, "<x>", "p", "light")
     assert [name for name in names if name in texts(svg)] == names
     assert ElementTree.fromstring(svg).attrib["aria-label"] == "<x>"
+
+
+def test_long_names_are_cut() -> None:
+    svg = heat_map(np.zeros((3, 3)), ["a" * 16, "b" * 17, "c"], 1.0, "a", "p", "light")
+    assert {*texts(svg)} == {"a" * 16, "b" * 15 + "…", "c"}
 
 
 def test_many_classes_keep_every_few_names() -> None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 # Colours that no plot uses: each is swapped for a CSS variable, so that one SVG serves light and dark pages.
 INK, LINE, FAINT = "#010101", "#020202", "#030303"
 COLOURS = 7
+NAME_LENGTH = 16
 MARKERS = "osD^vPX"
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 # Blue to orange, both ends equally far from the middle: readable with any common colour blindness.
@@ -101,7 +102,7 @@ def difference_plot(rows: Sequence[tuple[str, Sequence[Interval]]], label: str, 
     rows: a name and one interval per method for each measure, from top to bottom.
     """
     methods = max((len(intervals) for _, intervals in rows), default=1)
-    step = 0.2 * max(1.7, methods)
+    step = max(0.34, 0.13 * methods + 0.1)
     with _style():
         height = 0.62 + step * len(rows)
         figure = Figure(figsize=(4.0, height))
@@ -135,24 +136,27 @@ def heat_map(
 ) -> str:
     """A class-by-class map on a diverging scale from -limit to limit; NaN cells show the page.
 
+    Long names are cut, and of many classes every few have their name.
+
     matrix: `(c, c)`. theme: "light" or "dark", the ends and the middle of the colours.
     """
     count = len(names)
     every = -(-count // 32)
     shown = list(range(0, count, every))
+    shorts = [name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…" for name in names]
     size = 9.5 if len(shown) <= 12 else 8 if len(shown) <= 20 else 6.5
     with _style():
         figure = Figure(figsize=(3.5, 3.5))
         axes = figure.add_subplot()
         axes.imshow(matrix, cmap=diverging(theme), vmin=-limit, vmax=limit, interpolation_stage="data")
-        axes.set_xticks(shown, [names[i] for i in shown], rotation=90, fontsize=size)
-        axes.set_yticks(shown, [names[i] for i in shown], fontsize=size)
+        axes.set_xticks(shown, [shorts[i] for i in shown], rotation=90, fontsize=size)
+        axes.set_yticks(shown, [shorts[i] for i in shown], fontsize=size)
         axes.tick_params(length=0, pad=2)
         axes.grid(False)
         for side in axes.spines.values():
             side.set_visible(False)
         # Room for the longest name: widths are only known to the browser, so count characters.
-        room = min(0.42, (0.062 * size / 8 * max(len(name) for name in names) + 0.06) / 3.5)
+        room = min(0.42, (0.062 * size / 8 * max(map(len, shorts)) + 0.06) / 3.5)
         figure.subplots_adjust(left=room, right=0.995, top=0.995, bottom=room)
         return _svg(figure, label, prefix)
 

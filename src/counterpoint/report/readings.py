@@ -47,9 +47,8 @@ def k_reading(winners: Mapping[str, set[int]]) -> str:
         return "Few neighbours test the fine detail of the features, many test whole neighbourhoods."
     if not changes:
         return "The choice of k does not matter here: on every column one recipe is first at every k."
-    return (
-        f"The choice of k decides who is first on {_and(changes)}; on the other columns it does not matter."
-    )
+    rest = "; on the other columns it does not matter" if len(changes) < len(winners) else ""
+    return f"The choice of k decides who is first on {_and(changes)}{rest}."
 
 
 def map_reading(methods: Sequence[Method], target: Target, agreements: Sequence[Agreement]) -> str:
@@ -68,7 +67,7 @@ def map_reading(methods: Sequence[Method], target: Target, agreements: Sequence[
         value, name = ranked[0]
         return f"{name} arranges the classes like the target to a rank correlation of {signed(value)}."
     (best, name), others = ranked[0], ranked[1:]
-    rest = _and([f"{signed(value)} for {other}" for value, other in others])
+    rest = _against([(signed(value), other) for value, other in others])
     return (
         f"{name} arranges the classes most like the target: rank correlation {signed(best)}, against {rest}."
     )
@@ -85,7 +84,7 @@ def gallery_reading(
         return f"The {k} nearest other test pictures of a few queries."
     if len(values) == 1:
         return f"Of the {k} nearest test pictures, {values[0][0]:.1f} share the query's {column} on average."
-    rest = _and([f"{value:.1f} for {name}" for value, name in values[1:]])
+    rest = _against([(f"{value:.1f}", name) for value, name in values[1:]])
     return (
         f"Of the {k} nearest test pictures, {values[0][0]:.1f} share the query's {column} for {values[0][1]} "
         f"on average, against {rest}."
@@ -111,6 +110,13 @@ def signed(value: float) -> str:
     ('−0.12', '0.00')
     """
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def _against(others: Sequence[tuple[str, str]]) -> str:
+    """The values of the others, the highest first; of many only the ends."""
+    if len(others) > 3:
+        return f"{others[0][0]} down to {others[-1][0]} for the others"
+    return _and([f"{value} for {name}" for value, name in others])
 
 
 def _and(parts: Sequence[str]) -> str:
