@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +45,7 @@ def fit(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     # Everything that can be refused is refused before the folder is touched.
+    fabric = Fabric(accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision)
     splits = load_splits(recipe.data, say)
     source = batch_source(
         splits.train,
@@ -54,31 +54,27 @@ def fit(
         seed=recipe.seed,
         workers=recipe.train.workers,
         on_error=recipe.data.on_error,
+        device=fabric.device,
     )
     objective = recipe.build_objective()
     relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
     encoder = load_encoder(recipe)
     start = fingerprint(encoder)
     run = claim(folder, recipe, resume, overwrite)
-    loop = Loop(recipe, run, encoder, objective, relations, source, console)
+    loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console)
     loop.run_all()
     write_whole(run.done, json.dumps({"steps": loop.step, "seconds": loop.seconds, "start": start}).encode())
     return run
 
 
-def step_loss(
-    encoder: nn.Module, objective: Objective, batch: Batch, side: dict[str, Tensor], with_log: bool
-) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """The loss of one batch, its log (empty unless asked for), and the embeddings of all views.
+def embed(encoder: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+    """Embeddings of each view, `(n, d)`.
 
     The views pass through the encoder as one batch, so that BatchNorm sees them together.
     """
     _, z = encoder(torch.cat(batch.views))
-    views = z.chunk(len(batch.views))
-    if with_log:
-        loss, log = objective.with_log(*views, **side)
-        return loss, log, z
-    return objective(*views, **side), {}, z
+    views: tuple[Tensor, ...] = z.chunk(len(batch.views))
+    return views
 
 
 class Loop:
@@ -88,6 +84,7 @@ class Loop:
         self,
         recipe: Recipe,
         run: Run,
+        fabric: Fabric,
         encoder: Encoder,
         objective: Objective,
         relations: Relations,
@@ -163,9 +160,15 @@ class Loop:
         lr = self._rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        batch = Batch(batch.ids, [view.to(self.fabric.device) for view in batch.views])
         side = self.relations.batch(batch.ids, self.fabric.device)
-        loss, log, z = step_loss(self.encoder, self.objective, batch, side, logged)
+        views = embed(self.encoder, batch)
+        if logged:
+            z = torch.cat(views).detach()
+            self._check_finite("embeddings", z, lr)
+            loss, log = self.objective.with_log(*views, **side)
+            self._check_finite("losses", loss.detach(), lr)
+        else:
+            loss = self.objective(*views, **side)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         if self.recipe.optim.clip is not None:
@@ -174,14 +177,16 @@ class Loop:
         self.step += 1
         if not logged:
             return {}
-        if not math.isfinite(float(loss)):
-            raise ValueError(
-                f"the loss is {float(loss)} at step {self.step} (learning rate {lr:.3g}); "
-                "a smaller optim.lr, optim.clip or more optim.warmup_epochs may help"
-            )
         values = {key: float(value) for key, value in log.items()}
         where = {"step": float(self.step), "epoch": (self.step - 1) // self.steps_per_epoch + 1.0}
         return {**values, **where, "spread": spread(z), "lr": lr}
+
+    def _check_finite(self, what: str, values: Tensor, lr: float) -> None:
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError(
+                f"the {what} are not finite at step {self.step + 1} (learning rate {lr:.3g}); "
+                "a smaller optim.lr, optim.clip or more optim.warmup_epochs may help"
+            )
 
     def _rate(self) -> float:
         optim = self.recipe.optim

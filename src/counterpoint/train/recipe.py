@@ -61,8 +61,8 @@ class Data(Named):
         self._fill(arguments(source, self.arguments, "data", leave_out=("split", "on_error")))
         if self.train == self.test and not self.holdout:
             raise ValueError(
-                f"data.train and data.test are both {self.train!r}: give data.holdout, the share of samples that "
-                "is kept back for evaluation, such as data.holdout=0.1"
+                f"data.train and data.test are both {self.train!r}: give data.holdout, the share of samples "
+                "that is kept back for evaluation, such as data.holdout=0.1"
             )
         return self
 

@@ -131,7 +131,5 @@ def fingerprint(encoder: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in encoder.state_dict().items():
         digest.update(json.dumps([name, list(tensor.shape)]).encode())
-        digest.update(
-            tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-        )
+        digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
