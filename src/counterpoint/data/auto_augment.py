@@ -15,7 +15,7 @@ BINS = 10  # magnitude levels, as the paper and torchvision have them
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a sub-policy: torchvision's name, its likelihood, strength, and whether it has a sign."""
+    """An operation of a sub-policy: torchvision's name, likelihood and strength, whether it has a sign."""
 
     name: str
     share: float
@@ -88,8 +88,8 @@ def auto_augment(pictures: Tensor, draws: Tensor, policy: str) -> Tensor:
         groups: dict[tuple[str, float], list[int]] = defaultdict(list)
         for i, row in enumerate(rows):
             operation = table[int(row[0] * len(table))][step]
-            if row[1 + 2 * step] < operation.share:
-                negative = operation.signed and row[2 + 2 * step] < 0.5
+            if row[1 + 2 * step] <= operation.share:
+                negative = operation.signed and row[2 + 2 * step] <= 0.5
                 groups[operation.name, -operation.magnitude if negative else operation.magnitude].append(i)
         if groups and out is pictures:
             out = pictures.clone()

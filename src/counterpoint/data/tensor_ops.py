@@ -200,7 +200,7 @@ def gaussian_blur(pictures: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     plane = row * (height + 2 * reach)
     # Weighted sums of shifted copies of the flat pictures: long contiguous runs, where a grouped convolution
     # with 3n groups is slow. What the shifts carry over row ends falls into the padding.
-    flat = _shifted_sum(_shifted_sum(padded.view(n, -1), taps, 1), taps, row)
+    flat = _shifted_sum(_shifted_sum(padded.flatten(1), taps, 1), taps, row)
     return flat.as_strided((n, channels, height, width), (flat.stride(0), plane, row, 1))
 
 

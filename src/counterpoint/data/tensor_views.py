@@ -148,14 +148,16 @@ def render(pictures: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
     laid = torch.empty(m, 3, spec.size, spec.size, device=pictures.device)
     sharp = int((path < 8).sum())
     step = m if pictures.is_cuda else max(1, CHUNK // (3 * spec.size**2))
-    for first, last in ((0, sharp), (sharp, m)):
-        for start in range(first, last, max(1, step)):
-            part = slice(start, min(start + step, last))
-            x = _coloured(pictures, place[part], draws, spec)
-            if first == sharp and draws.sigma is not None:
-                x = ops.gaussian_blur(x, _there(draws.sigma[place[part]], x), spec.blur_kernel)
-            normalise(x, spec, out=laid[part])
+    for part in [*_parts(0, sharp, step), *_parts(sharp, m, step)]:
+        x = _coloured(pictures, place[part], draws, spec)
+        if part.start >= sharp and draws.sigma is not None:
+            x = ops.gaussian_blur(x, _there(draws.sigma[place[part]], x), spec.blur_kernel)
+        normalise(x, spec, out=laid[part])
     return laid.index_select(0, _there(place.argsort(), laid))
+
+
+def _parts(first: int, last: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, last)) for start in range(first, last, max(1, step))]
 
 
 def _coloured(pictures: Tensor, rows: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
