@@ -1,0 +1,36 @@
+"""Evaluation: one protocol per file, each giving a named, versioned `Result`."""
+
+from counterpoint.evaluate.background import background_reliance
+from counterpoint.evaluate.features import Features, extract, load_features, save_features
+from counterpoint.evaluate.knn import knn
+from counterpoint.evaluate.linear import linear_probe, linear_probes
+from counterpoint.evaluate.record import (
+    Difference,
+    Result,
+    Spread,
+    difference,
+    load_results,
+    save_results,
+    spread,
+)
+from counterpoint.evaluate.similarity_map import class_map, neighbours
+
+__all__ = [
+    "Difference",
+    "Features",
+    "Result",
+    "Spread",
+    "background_reliance",
+    "class_map",
+    "difference",
+    "extract",
+    "knn",
+    "linear_probe",
+    "linear_probes",
+    "load_features",
+    "load_results",
+    "neighbours",
+    "save_features",
+    "save_results",
+    "spread",
+]
