@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from counterpoint.data.samples import UNLABELLED
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 # Relative to the larger of 1 and the two entries: cosines in float32 differ by about 1e-7.
 TOLERANCE = 1e-5
+STRIP = 1024
 
 
 def check_ids(ids: Tensor, count: int, what: str = "ids") -> None:
@@ -43,9 +45,9 @@ def check_count(n: int, what: str = "n") -> int:
     Traceback (most recent call last):
     ValueError: n must be an integer of at least 1, got 0
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"{what} must be an integer of at least 1, got {n!r}")
-    return n
+    return int(n)
 
 
 def check_labels(labels: Tensor) -> Tensor:
@@ -94,18 +96,24 @@ def check_symmetric(matrix: Tensor, what: str) -> Tensor:
             f"{what} must be square, of shape (n, n) with n at least 1, got {tuple(matrix.shape)}"
         )
     matrix = matrix.detach().to(torch.float32)
-    infinite = ~matrix.isfinite()
-    if bool(infinite.any()):
-        i, j = infinite.nonzero()[0].tolist()
-        raise ValueError(f"{what}[{i}, {j}] is {float(matrix[i, j]):g}: every entry must be a finite float32")
-    mirror = matrix.T
-    scale = torch.maximum(matrix.abs(), mirror.abs()).clamp_min(1)
-    skew = (matrix - mirror).abs() > TOLERANCE * scale
-    if bool(skew.any()):
-        i, j = skew.nonzero()[0].tolist()
-        raise ValueError(
-            f"{what} must be symmetric: {what}[{i}, {j}] is {float(matrix[i, j]):.7g}, "
-            f"but {what}[{j}, {i}] is {float(matrix[j, i]):.7g}"
-        )
-    # Halved before the sum, so that two entries near the largest float32 do not overflow.
-    return matrix / 2 + mirror / 2
+    out = torch.empty_like(matrix)
+    # In strips of rows: a table of 20,000 classes is 1.6 GB, and the checks would take it several times over.
+    for start in range(0, len(matrix), STRIP):
+        rows, mirror = matrix[start : start + STRIP], matrix[:, start : start + STRIP].T
+        infinite = ~rows.isfinite()
+        if bool(infinite.any()):
+            i, j = infinite.nonzero()[0].tolist()
+            raise ValueError(
+                f"{what}[{start + i}, {j}] is {float(rows[i, j]):g}: every entry must be a finite float32"
+            )
+        scale = torch.maximum(rows.abs(), mirror.abs()).clamp_min(1)
+        skew = (rows - mirror).abs() > TOLERANCE * scale
+        if bool(skew.any()):
+            i, j = skew.nonzero()[0].tolist()
+            raise ValueError(
+                f"{what} must be symmetric: {what}[{start + i}, {j}] is {float(rows[i, j]):.7g}, "
+                f"but {what}[{j}, {start + i}] is {float(mirror[i, j]):.7g}"
+            )
+        # Halved before the sum, so that two entries near the largest float32 do not overflow.
+        out[start : start + STRIP] = rows / 2 + mirror / 2
+    return out
