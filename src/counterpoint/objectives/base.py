@@ -1,0 +1,197 @@
+"""What every objective is: views in, scalar out, and a log for those who ask."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from counterpoint.objectives.checks import check_finite
+
+Log = dict[str, Tensor]
+
+
+class Objective(nn.Module):
+    """A contrastive objective: `objective(z0, z1, ...)` is a scalar tensor.
+
+    Views are `(n, d)` floating tensors, one per positional argument, row i of each from sample i. They need
+    not be normalised. What else is known of the samples goes by name:
+
+    labels: `(n,)` integers, the class of each sample, -1 for none.
+    target: `(n, n)` floating, how similar the samples are to each other.
+    ids: `(n,)` integers, equal where two rows are the same sample.
+
+    `accepts` says which of the three an objective uses, `requires` which it cannot do without. One it does
+    not use, or one left out that it requires, is a ValueError.
+
+    Values are read only where that is free. `forward` reports a NaN in `target` if it is on the CPU;
+    `with_log` reports a non-finite view or target on any device. A NaN in a view gives `forward` a NaN loss.
+
+    To write one, fill in `evaluate`.
+
+    >>> from counterpoint.objectives import Hinge, NTXent
+    >>> objective = NTXent(tau=0.5) + 0.1 * Hinge(margin=0.2)
+    >>> loss, log = objective.with_log(torch.eye(4), torch.eye(4))
+    >>> sorted(log)[:3]
+    ['accuracy', 'active', 'candidates']
+    """
+
+    accepts: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return type(self).__name__
+
+    def evaluate(
+        self,
+        views: Sequence[Tensor],
+        labels: Tensor | None,
+        target: Tensor | None,
+        ids: Tensor | None,
+        with_log: bool,
+    ) -> tuple[Tensor, Log]:
+        """The loss, and its log with the key "loss" first; an empty log where `with_log` is false."""
+        raise NotImplementedError(f"{self.name} does not define evaluate")
+
+    def forward(
+        self,
+        *views: Tensor,
+        labels: Tensor | None = None,
+        target: Tensor | None = None,
+        ids: Tensor | None = None,
+    ) -> Tensor:
+        """The loss, a scalar tensor with a gradient. Nothing is computed for the log."""
+        self._check_side_arguments(labels, target, ids)
+        return self.evaluate(views, labels, target, ids, with_log=False)[0]
+
+    def with_log(
+        self,
+        *views: Tensor,
+        labels: Tensor | None = None,
+        target: Tensor | None = None,
+        ids: Tensor | None = None,
+    ) -> tuple[Tensor, Log]:
+        """The loss, and a dict of detached 0-d tensors that says more about it.
+
+        loss: the value. chance: the loss of a uniform prediction, ln(candidates).
+        accuracy: share of anchors whose best-scored candidate is a positive; a tie counts by its share.
+        target_entropy: mean entropy of the targets, the least the loss can be. kl: what is left above it.
+        candidates: how many each anchor chooses from. anchors_skipped: how many had no positive.
+        active: share of margins not yet met (Triplet, Hinge).
+        """
+        self._check_side_arguments(labels, target, ids)
+        for i, z in enumerate(views):
+            if isinstance(z, Tensor):
+                check_finite(f"{self.name}: view {i}", z)
+        if isinstance(target, Tensor):
+            check_finite("target", target)
+        loss, log = self.evaluate(views, labels, target, ids, with_log=True)
+        return loss, {key: value.detach() for key, value in log.items()}
+
+    def _check_side_arguments(self, labels: Tensor | None, target: Tensor | None, ids: Tensor | None) -> None:
+        accepted = f"it accepts {', '.join(self.accepts)}" if self.accepts else "it accepts only views"
+        for name, value in (("labels", labels), ("target", target), ("ids", ids)):
+            if value is not None and name not in self.accepts:
+                raise ValueError(f"{self.name} does not use {name}; {accepted}")
+            if value is None and name in self.requires:
+                raise ValueError(f"{self.name} requires {name}; {accepted}")
+
+    def __add__(self, other: Objective) -> WeightedSum:
+        if not isinstance(other, Objective):
+            return NotImplemented
+        (left, v), (right, w) = _terms(self), _terms(other)
+        return WeightedSum(left + right, v + w)
+
+    def __mul__(self, weight: float) -> WeightedSum:
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            return NotImplemented
+        terms, weights = _terms(self)
+        return WeightedSum(terms, [weight * w for w in weights])
+
+    __rmul__ = __mul__
+
+
+class WeightedSum(Objective):
+    """A weighted sum of objectives, itself an objective; `NTXent() + 0.5 * Hinge()` writes one.
+
+    Each term is given the side arguments it accepts, and its parameters are the sum's. The log has the total
+    as `loss`, every entry of a term as "term/key", and the other keys unprefixed from the first term that has
+    them. A term is called by its class name in lower case, a second one of the same class by that and "_2".
+
+    Raises ValueError on no terms, a weight that is not finite, or not one weight per term.
+
+    >>> from counterpoint.objectives import InfoNCE
+    >>> total = WeightedSum([InfoNCE(tau=0.1), InfoNCE(tau=1.0)], [1.0, 0.5])
+    >>> [key for key in total.with_log(torch.eye(2), torch.eye(2))[1] if key.endswith("loss")]
+    ['loss', 'infonce/loss', 'infonce_2/loss']
+    """
+
+    def __init__(self, terms: Sequence[Objective], weights: Sequence[float]) -> None:
+        super().__init__()
+        if not terms or len(terms) != len(weights):
+            raise ValueError(
+                f"a sum needs one weight per term, got {len(terms)} terms and {len(weights)} weights"
+            )
+        if not all(math.isfinite(w) for w in weights):
+            raise ValueError(f"weights must be finite, got {', '.join(str(w) for w in weights)}")
+        self.terms = nn.ModuleList(terms)
+        self.weights = tuple(float(w) for w in weights)
+        sides = ("labels", "target", "ids")
+        self.accepts = tuple(side for side in sides if any(side in term.accepts for term in terms))
+        self.requires = tuple(side for side in sides if any(side in term.requires for term in terms))
+
+    @property
+    def name(self) -> str:
+        return " + ".join(
+            term.name if weight == 1 else f"{weight:g} * {term.name}" for term, weight in self._weighted()
+        )
+
+    def evaluate(
+        self,
+        views: Sequence[Tensor],
+        labels: Tensor | None,
+        target: Tensor | None,
+        ids: Tensor | None,
+        with_log: bool,
+    ) -> tuple[Tensor, Log]:
+        losses, logs, seen = [], {}, Counter[str]()
+        for term, weight in self._weighted():
+            loss, log = term.evaluate(
+                views,
+                labels if "labels" in term.accepts else None,
+                target if "target" in term.accepts else None,
+                ids if "ids" in term.accepts else None,
+                with_log,
+            )
+            losses.append(weight * loss)
+            key = type(term).__name__.lower()
+            seen[key] += 1
+            logs[key if seen[key] == 1 else f"{key}_{seen[key]}"] = log
+        total = torch.stack(losses).sum()
+        if not with_log:
+            return total, {}
+        merged = {"loss": total}
+        for log in logs.values():
+            for key, value in log.items():
+                merged.setdefault(key, value)
+        for term_key, log in logs.items():
+            merged.update({f"{term_key}/{key}": value for key, value in log.items()})
+        return total, merged
+
+    def extra_repr(self) -> str:
+        return f"weights={self.weights}"
+
+    def _weighted(self) -> list[tuple[Objective, float]]:
+        return list(zip(cast(list[Objective], list(self.terms)), self.weights, strict=True))
+
+
+def _terms(objective: Objective) -> tuple[list[Objective], list[float]]:
+    if isinstance(objective, WeightedSum):
+        return cast(list[Objective], list(objective.terms)), list(objective.weights)
+    return [objective], [1.0]

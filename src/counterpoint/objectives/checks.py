@@ -1,0 +1,93 @@
+"""What callers can get wrong, refused by name: numbers, views and side arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+def positive(name: str, value: float) -> float:
+    """That number as a float, or a ValueError where it is not a finite number above 0.
+
+    >>> positive("tau", 0.5)
+    0.5
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
+    return number
+
+
+def one_of(name: str, value: str, allowed: Collection[str]) -> str:
+    """That word, or a ValueError where it is not one of those allowed.
+
+    >>> one_of("map", "softmax", ["softmax"])
+    'softmax'
+    """
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
+    return value
+
+
+def check_views(objective: str, views: Sequence[Tensor], fewest: int) -> None:
+    """ValueError unless there are at least `fewest` views, each `(n, d)`, alike in shape and device."""
+    if len(views) < fewest:
+        raise ValueError(f"{objective} needs at least {fewest} view(s) of shape (n, d), got {len(views)}")
+    for i, z in enumerate(views):
+        if not isinstance(z, Tensor):
+            raise ValueError(f"{objective}: view {i} must be a tensor (n, d), got {type(z).__name__}")
+        if z.ndim != 2 or 0 in z.shape or not z.is_floating_point():
+            raise ValueError(
+                f"{objective}: view {i} must be a floating tensor (n, d) with n >= 1 and d >= 1, got shape "
+                f"{tuple(z.shape)} and {z.dtype}; labels, target and ids are given by name"
+            )
+    if len({tuple(z.shape) for z in views}) > 1:
+        shapes = ", ".join(str(tuple(z.shape)) for z in views)
+        raise ValueError(f"{objective}: all views must have the same shape (n, d), got {shapes}")
+    if len({z.device for z in views}) > 1:
+        devices = ", ".join(str(z.device) for z in views)
+        raise ValueError(f"{objective}: all views must be on the same device, got {devices}")
+
+
+def sample_integers(name: str, values: Tensor | None, like: Tensor, lowest: int | None = None) -> Tensor:
+    """`values` as `(n,)` int64 on the device of `like` `(n, d)`, or a ValueError."""
+    n = len(like)
+    if not isinstance(values, Tensor) or values.dtype not in INTEGERS or values.shape != (n,):
+        raise ValueError(f"{name} must be an integer tensor of shape ({n},), got {_describe(values)}")
+    # Reading a value from an accelerator would wait for all work queued on it.
+    if lowest is not None and values.device.type == "cpu" and int(values.min()) < lowest:
+        raise ValueError(f"{name} must be {lowest} or above, got {int(values.min())}")
+    return values.to(device=like.device, dtype=torch.int64)
+
+
+def sample_similarity(name: str, values: Tensor | None, like: Tensor) -> Tensor:
+    """`values` as a detached `(n, n)` tensor of the type of `like` `(n, d)`, or a ValueError."""
+    n = len(like)
+    if not isinstance(values, Tensor) or not values.is_floating_point() or values.shape != (n, n):
+        raise ValueError(f"{name} must be a floating tensor of shape ({n}, {n}), got {_describe(values)}")
+    if values.device.type == "cpu":
+        check_finite(name, values)
+    return values.detach().to(device=like.device, dtype=like.dtype)
+
+
+def check_finite(name: str, values: Tensor) -> None:
+    """ValueError that counts the NaN and infinite entries, if there are any. Waits for an accelerator."""
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        raise ValueError(
+            f"{name} must be finite, got {int((~finite).sum())} of {values.numel()} NaN or infinite"
+        )
+
+
+def _describe(values: object) -> str:
+    if isinstance(values, Tensor):
+        return f"shape {tuple(values.shape)} and {values.dtype}"
+    return type(values).__name__

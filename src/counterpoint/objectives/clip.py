@@ -1,0 +1,119 @@
+r"""CLIP: InfoNCE between two views, in both directions.
+
+    L = 1/2 (InfoNCE(z0, z1) + InfoNCE(z1, z0)),    scores cos(z0_i, z1_j) / tau
+
+The two views are usually two kinds of data: images and their captions. There are exactly two, because "both
+directions" of one table of scores is what makes it CLIP; for more use `InfoNCE` or `NTXent`.
+
+A learnable temperature is stored as the logarithm of the scale 1 / tau. The scale may not exceed 1 / min_tau,
+or it grows until training breaks. CLIP's own loop clamps the parameter after each step; here the loss uses
+the smaller of the two, and the parameter gets no gradient that would push it further out, but every one that
+brings it back. So no help of the loop is needed, and the scale is never stuck. (Keep it out of weight decay,
+which pulls it to tau = 1.)
+
+Limits: a collapsed batch gives ln(n). With a fixed tau it is the mean of `InfoNCE` over both orders of the
+views.
+
+Paper: Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from counterpoint.objectives.base import Log
+from counterpoint.objectives.checks import positive
+from counterpoint.objectives.fenchel_young import fenchel_young
+from counterpoint.objectives.row_objective import RowObjective
+from counterpoint.objectives.rows import Rows, same_id, scores_across_views, target_across_views, unit_views
+
+
+def clip(z0: Tensor, z1: Tensor, tau: float = 0.07, ids: Tensor | None = None) -> Tensor:
+    """CLIP of two views `(n, d)`, a scalar.
+
+    tau: temperature, above 0; divides the cosines.
+    ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly.
+
+    Raises ValueError on views that do not fit together, a bad `tau` or bad `ids`.
+
+    >>> import torch
+    >>> z = torch.eye(3)
+    >>> clip(z, z, tau=0.5)
+    tensor(0.2395)
+    """
+    rows = _rows((z0, z1), positive("tau", tau), ids)
+    return fenchel_young(rows.scores, rows.target).mean()
+
+
+def _rows(views: Sequence[Tensor], tau: float | Tensor, ids: Tensor | None) -> Rows:
+    if len(views) != 2:
+        raise ValueError(
+            f"CLIP takes exactly 2 views, its loss runs in both directions between them; got {len(views)}"
+        )
+    z = unit_views("CLIP", views)
+    scores = scores_across_views(z, tau)
+    return Rows(scores, target_across_views(same_id(ids, z[0]), scores), candidates=scores.shape[1])
+
+
+class CLIP(RowObjective):
+    """Module form of `clip`, with a temperature that is fixed or, with `learnable=True`, a parameter.
+
+    tau: the temperature, or where a learnable one starts; then not below `min_tau`, which it never passes.
+
+    >>> import torch
+    >>> objective = CLIP(tau=0.5, learnable=True)
+    >>> loss, log = objective.with_log(torch.eye(3), torch.eye(3))
+    >>> loss.backward()
+    >>> log["tau"], objective.log_scale.grad < 0
+    (tensor(0.5000), tensor(True))
+    """
+
+    accepts = ("ids",)
+
+    def __init__(self, tau: float = 0.07, learnable: bool = False, min_tau: float = 0.01) -> None:
+        super().__init__()
+        self.start, self.min_tau = positive("tau", tau), positive("min_tau", min_tau)
+        if learnable and tau < min_tau:
+            raise ValueError(f"a learnable tau must start at min_tau={min_tau} or above, got {tau}")
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(tau))) if learnable else None
+
+    def temperature(self) -> float | Tensor:
+        """The tau in use: a number where it is fixed, a 0-d tensor with a gradient where it is learned."""
+        if self.log_scale is None:
+            return self.start
+        return torch.exp(-_ceiling(self.log_scale, -math.log(self.min_tau)))
+
+    def rows(
+        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
+    ) -> Rows:
+        return _rows(views, self.temperature(), ids)
+
+    def log(self, rows: Rows, losses: Tensor) -> Log:
+        return {**super().log(rows, losses), "tau": torch.as_tensor(self.temperature(), device=losses.device)}
+
+    def extra_repr(self) -> str:
+        tau = float(self.temperature())
+        return f"tau={tau:.4g}, learnable={self.log_scale is not None}, min_tau={self.min_tau}"
+
+
+def _ceiling(x: Tensor, highest: float) -> Tensor:
+    return cast(Tensor, _Ceiling.apply(x, highest))
+
+
+class _Ceiling(torch.autograd.Function):
+    """min(x, highest) whose gradient is dropped at the ceiling only where a descent step would raise x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, highest: float) -> Tensor:
+        ctx.save_for_backward(x >= highest)
+        return x.clamp_max(highest)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (at_ceiling,) = ctx.saved_tensors
+        return torch.where(at_ceiling, grad.clamp_min(0), grad), None

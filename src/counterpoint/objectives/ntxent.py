@@ -1,0 +1,89 @@
+r"""NT-Xent, the loss of SimCLR: tell an anchor's other view from all other views of all samples.
+
+    L = mean_i -log p_ii',    p_ij = exp(cos(z_i, z_j) / tau) / sum_{k != i} exp(cos(z_i, z_k) / tau)
+
+i runs over all V * n views and i' is the other view of its sample. With more than two views the target is
+uniform over the V - 1 others.
+
+Limits: a collapsed batch gives ln(V * n - 1). It is `XCLR` at tau_s -> 0 with a target whose rows are largest
+on the diagonal alone, and `SupCon` with labels that are all different.
+
+The reduction "log_mean" is the logarithm of the mean probability, -log mean_i p_ii', as in the released code
+of "Contrasting quadratic assignments" (Moskalev et al., 2022). It is never above "mean_log", and anchors that
+are already well placed weigh more in its gradient. With V > 2 views, p_ii' is the geometric mean over the
+others.
+
+Paper: Chen, Kornblith, Norouzi, Hinton, "A simple framework for contrastive learning of visual
+representations", ICML 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from counterpoint.objectives.checks import one_of, positive
+from counterpoint.objectives.fenchel_young import fenchel_young
+from counterpoint.objectives.row_objective import RowObjective
+from counterpoint.objectives.rows import Rows, same_id, scores_all_views, target_all_views, unit_views
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean_log": lambda losses: losses.mean(),
+    "log_mean": lambda losses: math.log(len(losses)) - (-losses).logsumexp(0),
+}
+
+
+def ntxent(
+    *views: Tensor, tau: float = 0.5, ids: Tensor | None = None, reduction: str = "mean_log"
+) -> Tensor:
+    """NT-Xent of two or more views `(n, d)`, a scalar.
+
+    tau: temperature, above 0; divides the cosines.
+    ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly.
+    reduction: "mean_log", or "log_mean" for the logarithm of the mean probability.
+
+    Raises ValueError on views that do not fit together, a bad `tau`, `reduction` or `ids`.
+
+    >>> import torch
+    >>> z = torch.eye(3)
+    >>> ntxent(z, z, tau=0.5)
+    tensor(0.4327)
+    """
+    rows = _rows(views, positive("tau", tau), ids)
+    reduce = REDUCTIONS[one_of("reduction", reduction, REDUCTIONS)]
+    return reduce(fenchel_young(rows.scores, rows.target))
+
+
+def _rows(views: Sequence[Tensor], tau: float, ids: Tensor | None) -> Rows:
+    z = unit_views("NTXent", views)
+    scores = scores_all_views(z, tau)
+    return Rows(scores, target_all_views(same_id(ids, z[0]), z), candidates=len(scores) - 1)
+
+
+class NTXent(RowObjective):
+    """Module form of `ntxent`.
+
+    >>> import torch
+    >>> NTXent(tau=0.5)(torch.eye(3), torch.eye(3))
+    tensor(0.4327)
+    """
+
+    accepts = ("ids",)
+
+    def __init__(self, tau: float = 0.5, reduction: str = "mean_log") -> None:
+        super().__init__()
+        self.tau = positive("tau", tau)
+        self.reduction = one_of("reduction", reduction, REDUCTIONS)
+
+    def rows(
+        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
+    ) -> Rows:
+        return _rows(views, self.tau, ids)
+
+    def reduce(self, losses: Tensor) -> Tensor:
+        return REDUCTIONS[self.reduction](losses)
+
+    def extra_repr(self) -> str:
+        return f"tau={self.tau}, reduction={self.reduction!r}"

@@ -1,0 +1,127 @@
+"""From views to rows: each anchor's scores against its candidates, and its target over them.
+
+Words: n samples, V views, d width. Two layouts of the rows:
+
+* *all views*: every view of every sample is an anchor and a candidate, r = c = V * n. Views are stacked in
+  blocks (all of view 0, then all of view 1, ...). An anchor is not its own candidate: the self pair is
+  excluded from scores (-inf) and from targets (0), both.
+* *across views*: the samples of one view are anchors, those of another are candidates, c = n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from counterpoint.objectives.checks import check_views, sample_integers
+
+SHORTEST = 1e-12
+"""A vector shorter than this has no direction: it scores 0 with everything and gets no gradient."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a row-wise objective is a function of.
+
+    scores: `(r, c)`, -inf at the self pair.
+    target: int64 `(r,)`, the one positive of each anchor, or `(r, c)`, a distribution over its candidates.
+    candidates: how many candidates each anchor has, the self pair not counted.
+    anchors_skipped: how many anchors have no positive and are not among the rows.
+    """
+
+    scores: Tensor
+    target: Tensor
+    candidates: int
+    anchors_skipped: int = 0
+
+
+def unit_views(objective: str, views: Sequence[Tensor], fewest: int = 2) -> list[Tensor]:
+    """The views with rows of length 1, in float32 or better; ValueError where they do not fit together."""
+    check_views(objective, views, fewest)
+    dtype = torch.float32
+    for z in views:
+        dtype = torch.promote_types(dtype, z.dtype)
+    return [_unit(z.to(dtype)) for z in views]
+
+
+def _unit(z: Tensor) -> Tensor:
+    length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+    return z.div(length.masked_fill(length < SHORTEST, math.inf))
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    # Autocast would round the scores to half precision, whatever the precision of a and b.
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b.T
+
+
+def scores_all_views(views: Sequence[Tensor], tau: float) -> Tensor:
+    """Cosine over tau of every view of every sample with every other, `(V*n, V*n)`; the self pair is -inf."""
+    z = torch.cat(list(views))
+    return _products(z / tau, z).fill_diagonal_(-math.inf)
+
+
+def scores_across_views(views: Sequence[Tensor], tau: float | Tensor = 1.0, both_ways: bool = True) -> Tensor:
+    """Cosine over tau between the samples of two views, `(k*n, n)`: k pairs of views, one below the other.
+
+    The pairs are (a, b) with a < b: anchors from view a, candidates from view b. With `both_ways` each is
+    followed by (b, a).
+    """
+    blocks = []
+    for a, b in combinations(views, 2):
+        scores = _products(a / tau, b)
+        blocks += [scores, scores.T] if both_ways else [scores]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+
+def same_id(ids: Tensor | None, like: Tensor) -> Tensor | None:
+    """Which samples are the same, `(n, n)` bool; None where no ids are given: all are different."""
+    if ids is None:
+        return None
+    ids = sample_integers("ids", ids, like)
+    return ids[:, None] == ids
+
+
+def target_all_views(same: Tensor | None, views: Sequence[Tensor]) -> Tensor:
+    """The target for `scores_all_views`: uniform over an anchor's positives.
+
+    same: `(n, n)` bool with a true diagonal, which samples are positives of each other; None: only views of
+        one sample are. An anchor without a positive gets a row of zeros.
+    """
+    z, n, v = views[0], len(views[0]), len(views)
+    if same is None:
+        if v == 2:
+            return torch.arange(2 * n, device=z.device).roll(n)
+        same = torch.eye(n, dtype=torch.bool, device=z.device)
+    positives = v * same.sum(1, keepdim=True) - 1
+    return (same.to(z.dtype) / positives.clamp_min(1)).repeat(v, v).fill_diagonal_(0)
+
+
+def target_across_views(same: Tensor | None, scores: Tensor) -> Tensor:
+    """The target for `scores_across_views`: the anchor's other view, or uniform over all that are `same`."""
+    rows, n = scores.shape
+    if same is None:
+        return torch.arange(n, device=scores.device).repeat(rows // n)
+    return (same.to(scores.dtype) / same.sum(1, keepdim=True)).repeat(rows // n, 1)
+
+
+def target_soft(similarity: Tensor, tau_s: float, v: int) -> Tensor:
+    """The target for `scores_all_views`: softmax of a similarity of samples `(n, n)`, without the self pair.
+
+    Candidates that are another view of the anchor's own sample have the similarity on the diagonal.
+    """
+    return (similarity / tau_s).repeat(v, v).fill_diagonal_(-math.inf).softmax(1)
+
+
+def positive_and_negatives(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Each anchor's lowest-scored positive `(r,)`, and the scores with -inf at its positives `(r, c)`."""
+    if rows.target.ndim == 1:
+        index = rows.target[:, None]
+        return rows.scores.gather(1, index).squeeze(1), rows.scores.scatter(1, index, -math.inf)
+    positive = rows.target > 0
+    return rows.scores.masked_fill(~positive, math.inf).amin(1), rows.scores.masked_fill(positive, -math.inf)
