@@ -1,0 +1,127 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from counterpoint.objectives import fenchel_young
+
+
+def scores_with_holes(r: int = 6, c: int = 8, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    scores = torch.randn(r, c, generator=torch.Generator().manual_seed(0), dtype=dtype) * 4
+    scores[torch.arange(r), torch.arange(r)] = -math.inf
+    return scores.requires_grad_()
+
+
+def distribution_with_holes(scores: torch.Tensor) -> torch.Tensor:
+    raw = torch.rand(scores.shape, generator=torch.Generator().manual_seed(1), dtype=scores.dtype)
+    raw = raw.masked_fill(scores.isinf(), 0)
+    return raw / raw.sum(1, keepdim=True)
+
+
+def test_index_is_the_cross_entropy():
+    scores, target = scores_with_holes(), torch.tensor([1, 0, 7, 2, 6, 0])
+    loss = fenchel_young(scores, target)
+    expected = cross_entropy(scores, target, reduction="none")
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-14)
+    weights = torch.arange(1.0, 7.0, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(loss @ weights, scores)
+    (expected_gradient,) = torch.autograd.grad(expected @ weights, scores)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_distribution_is_the_cross_entropy():
+    scores = scores_with_holes()
+    target = distribution_with_holes(scores)
+    loss = fenchel_young(scores, target)
+    finite = scores.detach().isfinite()
+    log_p = scores.log_softmax(1)
+    expected = torch.stack([-(target[i][m] * log_p[i][m]).sum() for i, m in enumerate(finite)])
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-14)
+    (gradient,) = torch.autograd.grad(loss.sum(), scores)
+    torch.testing.assert_close(gradient, scores.softmax(1) - target, rtol=1e-12, atol=1e-14)
+
+
+def test_excluded_scores_get_exactly_no_gradient():
+    scores = scores_with_holes()
+    for target in (torch.tensor([1, 0, 7, 2, 6, 0]), distribution_with_holes(scores.detach())):
+        (gradient,) = torch.autograd.grad(fenchel_young(scores, target).sum(), scores)
+        assert (gradient[scores.isinf()] == 0).all()
+        assert gradient.isfinite().all()
+
+
+def test_one_hot_distribution_equals_index():
+    scores, target = scores_with_holes(), torch.tensor([1, 0, 7, 2, 6, 0])
+    one_hot = torch.nn.functional.one_hot(target, 8).double()
+    torch.testing.assert_close(fenchel_young(scores, one_hot), fenchel_young(scores, target))
+
+
+def test_constant_left_out_is_the_negative_entropy_of_the_target():
+    target = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
+    loss = fenchel_young(target.log() + 3, target)
+    torch.testing.assert_close(loss, torch.special.entr(target).sum(1))
+
+
+def test_large_scores_lose_no_digits():
+    # In float32 a log-sum-exp of scores near 1000 is a multiple of 6e-5; the loss is far less than that.
+    scores = torch.tensor([[1000.0, 986.0, -math.inf]])
+    expected = math.log1p(math.exp(-14))
+    for target in (torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]])):
+        assert float(fenchel_young(scores, target)) == pytest.approx(expected, abs=1e-7)
+
+
+def test_a_positive_far_below_the_best_does_not_overflow():
+    scores = torch.tensor([[0.0, 1000.0]], requires_grad=True)
+    loss = fenchel_young(scores, torch.tensor([0]))
+    loss.sum().backward()
+    assert float(loss.detach()) == pytest.approx(1000.0)
+    torch.testing.assert_close(scores.grad, torch.tensor([[-1.0, 1.0]]))
+
+
+def test_collapsed_row_is_ln_of_its_candidates():
+    scores = torch.full((1, 100), 3.0, dtype=torch.float64)
+    assert float(fenchel_young(scores, torch.tensor([5]))) == pytest.approx(math.log(100), rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_scores_are_computed_in_float32(dtype: torch.dtype):
+    scores = torch.tensor([[2.0, 1.0, 0.5]], dtype=dtype)
+    loss = fenchel_young(scores, torch.tensor([1]))
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, fenchel_young(scores.float(), torch.tensor([1])))
+
+
+def test_backward_can_run_twice_on_a_kept_graph():
+    scores = scores_with_holes()
+    loss = fenchel_young(scores, torch.tensor([1, 0, 7, 2, 6, 0])).sum()
+    (first,) = torch.autograd.grad(loss, scores, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, scores)
+    assert torch.equal(first, second)
+
+
+def test_target_gets_no_gradient():
+    scores = scores_with_holes()
+    target = distribution_with_holes(scores.detach()).requires_grad_()
+    fenchel_young(scores, target).sum().backward()
+    assert target.grad is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "target", "words"),
+    [
+        (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), r"target must be .*\(2, 3\).* got \(3,\)"),
+        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int32), "got .* torch.int32"),
+        (torch.zeros(2, 3), torch.zeros(2, 1), r"got \(2, 1\)"),
+        (torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64), "int64"),
+        (torch.zeros(3), torch.zeros(3), r"scores must be floating \(r, c\)"),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), "scores must be floating"),
+    ],
+)
+def test_bad_shapes_and_types_are_refused(scores: torch.Tensor, target: torch.Tensor, words: str):
+    with pytest.raises(ValueError, match=words):
+        fenchel_young(scores, target)
+
+
+def test_unknown_map_is_refused():
+    with pytest.raises(ValueError, match="map must be one of softmax, got 'softmin'"):
+        fenchel_young(torch.zeros(1, 2), torch.tensor([0]), map="softmin")
