@@ -158,6 +158,24 @@ def test_weights_of_a_whole_torchvision_model(tmp_path: Path) -> None:
     assert_close(whole.fc(encoder(x)[0]), whole(x))
 
 
+@pytest.mark.parametrize("weights", ["pretrained", "IMAGENET1K_V1"])
+@pytest.mark.parametrize("name", ["squeezenet1_1", "googlenet", "inception_v3"])
+def test_published_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, weights: str) -> None:
+    """Read from torch's download folder, where a made file stands in for the download."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    published = zoo.get_model_weights(name).DEFAULT
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    options = {} if name == "squeezenet1_1" else {"aux_logits": True, "init_weights": False}
+    whole = zoo.get_model(name, **options).eval()
+    torch.save(whole.state_dict(), folder / published.url.rsplit("/", 1)[1])
+    encoder = build_encoder(name, weights=weights, head=(), seed=0)
+    ours, theirs = encoder.backbone.state_dict(), whole.state_dict()
+    assert ours
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert encoder.train()(torch.randn(2, 3, 96, 96))[0].shape == (2, encoder.width)
+
+
 def test_weights_from_safetensors(tmp_path: Path) -> None:
     store = pytest.importorskip("safetensors.torch")
     trained = build_encoder("conv4", seed=1)

@@ -318,7 +318,7 @@ def test_scaled_lr_refusals(arguments: tuple[float, int, str], message: str) -> 
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
-@pytest.mark.parametrize(("peak", "final"), [(0.3, 0.1), (0.9, 0.05), (2.4, 0.0), (1e-3, 7e-7)])
+@pytest.mark.parametrize(("peak", "final"), [(0.3, 0.1), (0.01, 0.001), (2.4, 0.0), (1e-3, 7e-7)])
 def test_schedule_is_exact_at_its_ends_and_middle(schedule: str, peak: float, final: float) -> None:
     def rate(step: int) -> float:
         return learning_rate(step, 110, 10, peak, schedule, final)

@@ -24,6 +24,7 @@ BACKBONES: dict[str, Callable[..., Conv4 | SmallResNet]] = {
 }
 STEMS = ("default", "small")
 CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls its last part
+AUXILIARIES = ("aux1", "aux2", "AuxLogits")
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,6 @@ def _torchvision(name: str, stem: str, published: str | None) -> Bare:
             f"backbone {name!r} is not known; {nearest(name, [*BACKBONES, *known])}. "
             f"Ours: {', '.join(BACKBONES)}; also any torchvision classification model, and timm:NAME"
         )
-    options: dict[str, Any] = {}
-    if name in ("googlenet", "inception_v3"):
-        # With their auxiliary classifiers these give a tuple in training.
-        options = {"aux_logits": False} if published else {"aux_logits": False, "init_weights": True}
     if published:
         allowed = ["DEFAULT", *(weights.name for weights in zoo.get_model_weights(name))]
         if published not in allowed:
@@ -125,7 +122,15 @@ def _torchvision(name: str, stem: str, published: str | None) -> Bare:
             raise ValueError(
                 f"stem='small' replaces the first convolution of {name}: no published weights fit it"
             )
-    model: nn.Module = zoo.get_model(name, weights=published, **options)
+    auxiliary = name in ("googlenet", "inception_v3")
+    # Without this word the two warn that their default will change.
+    options = {"init_weights": True} if auxiliary and not published else {}
+    model: Any = zoo.get_model(name, weights=published, **options)
+    if auxiliary:
+        # With their auxiliary classifiers they give a tuple in training.
+        model.aux_logits = False
+        for branch in AUXILIARIES:
+            setattr(model, branch, None)
     part = next(attribute for attribute in CLASSIFIERS if hasattr(model, attribute))
     kept, width = _without_last(getattr(model, part))
     setattr(model, part, kept)
@@ -134,7 +139,9 @@ def _torchvision(name: str, stem: str, published: str | None) -> Bare:
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
     size = getattr(model, "image_size", None)
-    return Bare(model, width, (size, size) if size else None, (f"{part}.", "aux1.", "aux2.", "AuxLogits."))
+    return Bare(
+        model, width, (size, size) if size else None, (f"{part}.", *(f"{branch}." for branch in AUXILIARIES))
+    )
 
 
 def _without_last(classifier: nn.Module) -> tuple[nn.Module, int]:
