@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import cast
@@ -15,7 +16,7 @@ from counterpoint.objectives.checks import check_finite
 Log = dict[str, Tensor]
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """A contrastive objective: `objective(z0, z1, ...)` is a scalar tensor.
 
     Views are `(n, d)` floating tensors, one per positional argument, row i of each from sample i. They need
@@ -48,6 +49,7 @@ class Objective(nn.Module):
         """How messages call it."""
         return type(self).__name__
 
+    @abstractmethod
     def evaluate(
         self,
         views: Sequence[Tensor],
@@ -57,7 +59,6 @@ class Objective(nn.Module):
         with_log: bool,
     ) -> tuple[Tensor, Log]:
         """The loss, and its log with the key "loss" first; an empty log where `with_log` is false."""
-        raise NotImplementedError(f"{self.name} does not define evaluate")
 
     def forward(
         self,

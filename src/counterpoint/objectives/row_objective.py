@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -26,11 +27,11 @@ class RowObjective(Objective):
             [0., 2.]]), tensor([0, 1]))
     """
 
+    @abstractmethod
     def rows(
         self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
     ) -> Rows:
         """Scores and targets, one row per anchor."""
-        raise NotImplementedError(f"{self.name} does not define rows")
 
     def losses(self, rows: Rows) -> Tensor:
         """The loss of each anchor, `(r,)`; the cross entropy where a subclass says nothing else."""
