@@ -170,7 +170,7 @@ def test_repr_shows_the_settings():
 
 
 def test_an_objective_has_to_define_evaluate():
-    with pytest.raises(TypeError, match="abstract method .*evaluate"):
+    with pytest.raises(TypeError, match=r"abstract method .*evaluate"):
         Objective()(torch.eye(2))
 
 

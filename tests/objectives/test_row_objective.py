@@ -35,5 +35,5 @@ def test_target_entropy_of_index_and_distribution():
 
 
 def test_a_row_objective_has_to_define_rows():
-    with pytest.raises(TypeError, match="abstract method .*rows"):
+    with pytest.raises(TypeError, match=r"abstract method .*rows"):
         RowObjective()(*random_views(2, 3))
