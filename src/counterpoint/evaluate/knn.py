@@ -42,8 +42,8 @@ def knn(
     """Accuracy on `test` by a vote of the nearest samples of `train`; one result per k, in the order of k.
 
     Use when you want a number that nothing has to be tuned for, at any moment of training.
-    Relations: k=1 gives nearest-neighbour accuracy whatever the weights; temperature -> infinity gives
-    uniform weights; temperature -> 0 gives k=1.
+    Relations: k=1 gives nearest-neighbour accuracy whatever the weights; temperature -> 0 gives k=1;
+    temperature -> infinity gives uniform weights, with equal votes going to the nearer class.
 
     column: the label column; None takes the first one of `train`. Rows without a label are dropped from both
         splits and counted in the settings.
