@@ -88,15 +88,11 @@ def test_agreement_correlates_the_pairs(tmp_path: Path) -> None:
     (wanted,) = read_targets([method(save(tmp_path / "0", target(), names))])
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 10, 10))
     seeds = [wanted.similarity + (n + n.T) / 2 for n in noise]
-    found = agreement(3, seeds, wanted)
+    found = agreement(3, dict(enumerate(seeds)), wanted)
     expected = [spearmanr(off_diagonal(m), off_diagonal(wanted.similarity)).statistic for m in seeds]
-    assert found.rank is not None
-    assert found.rank.mean == pytest.approx(np.mean(expected))
-    assert found.rank.n == 2
-    exact = agreement(0, [wanted.similarity], wanted)
-    assert exact.linear is not None
-    assert exact.linear.mean == pytest.approx(1)
-    assert exact.linear.std is None
+    assert found.ranks == pytest.approx(dict(enumerate(expected)))
+    np.testing.assert_allclose(found.similarity, np.mean(seeds, axis=0))
+    assert agreement(0, {7: wanted.similarity}, wanted).linears == pytest.approx({7: 1.0})
 
 
 def test_flat_target_has_no_correlation(tmp_path: Path) -> None:
@@ -104,7 +100,7 @@ def test_flat_target_has_no_correlation(tmp_path: Path) -> None:
         [method(save(tmp_path / "0", np.eye(5, dtype=np.float32), tuple("abcde"), "labels"))]
     )
     assert wanted.flat
-    assert agreement(0, [centre(np.diag(np.arange(1.0, 6)))], wanted).rank is None
+    assert agreement(0, {0: centre(np.diag(np.arange(1.0, 6)))}, wanted).ranks == {}
 
 
 def test_targets_of_one_name_are_averaged_over_seeds(tmp_path: Path) -> None:

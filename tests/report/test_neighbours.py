@@ -12,7 +12,7 @@ from counterpoint.report.neighbours import (
     Neighbour,
     Query,
     describe,
-    nearest,
+    near,
     pick_queries,
     shared_columns,
     sharing,
@@ -30,9 +30,9 @@ def on_circle(degrees: list[float], **labels: list[int]) -> Features:
 
 
 def test_nearest_on_the_circle() -> None:
-    features = on_circle([0, 10, 25, 90, 350])
-    assert nearest(features, [0, 3], k=2).tolist() == [[1, 4], [2, 1]]
-    assert nearest(features, [0], k=9).tolist() == [[1, 4, 2, 3]]
+    features = on_circle([0, 10, 25, 90, 351])
+    assert near(features, [0, 3], k=2).tolist() == [[4, 1], [2, 1]]
+    assert near(features, [0], k=9).tolist() == [[4, 1, 2, 3]]
 
 
 def test_sharing_counts_equal_labels() -> None:
@@ -65,7 +65,7 @@ def test_queries_cover_the_classes() -> None:
 
 def test_description_of_a_query() -> None:
     features = on_circle([0, 10, 200], object=[0, 0, 1], colour=[1, 0, -1])
-    (query,) = describe(features, [0], {2: nearest(features, [0], 2)}, ["object", "colour"], ["a", "b", "c"])
+    (query,) = describe(features, [0], {2: near(features, [0], 2)}, ["object", "colour"], ["a", "b", "c"])
     assert query == Query(
         "k0",
         ("object0", "colour1"),

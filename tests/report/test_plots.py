@@ -93,6 +93,13 @@ def test_curves_have_a_band_only_for_several_seeds() -> None:
     assert "fill-opacity" in drawn(curves(50), curves(50, 0.1))
 
 
+def test_log_of_one_row_is_drawn_as_a_mark() -> None:
+    log = {name: values[-1:] for name, values in curves(9).items()}
+    svg = drawn(log)
+    assert re.search(r"<use [^>]*var\(--m0\)", svg)
+    assert texts(svg).count("9") == 1
+
+
 def test_floor_is_drawn_for_soft_targets_only() -> None:
     def dotted(svg: str) -> int:
         return len(re.findall(r"stroke-dasharray: 1,2|stroke-dasharray: 1 2", svg))

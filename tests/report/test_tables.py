@@ -11,10 +11,12 @@ from counterpoint.report.runs import Method, Run
 from counterpoint.report.tables import (
     build_table,
     collect,
+    detail,
     paired,
     protocols,
     recipe_differences,
     seed_differences,
+    standings,
 )
 
 
@@ -77,7 +79,10 @@ def test_difference_within_the_spread_is_called_not_clear() -> None:
     methods = [method(0, "a", by_seed(0.40, 0.50, 0.60)), method(1, "b", by_seed(0.52, 0.49, 0.58))]
     table = build_table(methods)
     assert table.cells[table.measures[0]][0].close
-    assert "but this is not clear with 3 seeds" in text(methods)
+    assert text(methods) == (
+        "Judged by the 20 nearest neighbours, the lead on object "
+        "(<strong>b</strong>, 3.0 points above the baseline) is not clear with 3 seeds."
+    )
     assert "is best on" not in text(methods)
     assert change(table, methods[1]) == Change(unclear=("object",))
 
@@ -154,6 +159,28 @@ def test_one_protocol_may_disagree_with_another() -> None:
 
     methods = [method(0, "a", both(0.5, 0.9)), method(1, "b", both(0.6, 0.8))]
     assert text(methods).endswith("The linear probe puts another recipe first.")
+
+
+def test_background_protocol_with_two_accuracies_does_not_vote() -> None:
+    def found(near: float, seen: float) -> dict[int, list[Result]]:
+        kinds = {"original": seen, "recombined": seen - 0.1}
+        back = [result(value, protocol="background", split=split) for split, value in kinds.items()]
+        return {seed: [result(near + seed / 100), *back] for seed in range(2)}
+
+    methods = [method(0, "a", found(0.5, 0.9)), method(1, "b", found(0.6, 0.8))]
+    table = build_table(methods)
+    assert [detail(m, table.measures[1:]) for m in table.measures[1:]] == [
+        "split original",
+        "split recombined",
+    ]
+    assert "background" not in text(methods)
+
+
+def test_standings_tell_clear_from_unclear() -> None:
+    found = standings(
+        {0: {0: 0.5, 1: 0.6}, 1: {0: 0.7, 1: 0.8001}, 2: {0: 0.65, 1: 0.83}, 3: {0: 0.1}, 4: {}}
+    )
+    assert [(one.method, one.clear) for one in found] == [(1, None), (2, False), (0, True), (3, None)]
 
 
 def test_settings_in_which_recipes_differ() -> None:

@@ -202,17 +202,20 @@ def _baseline(leads: Sequence[Lead], name: dict[int, str], table: Table) -> list
 
 
 def _unclear(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
-    sentences = []
+    """One sentence for all columns where the best recipe is within the spread of the baseline."""
+    by_seeds: dict[int, list[Markup]] = {}
     for lead in leads:
         if lead.gain is not None and lead.gain.holds_zero is True:
-            sentences.append(
-                Markup(
-                    "On {} {} has the highest mean, {} above the baseline, but this is not clear with {}."
-                ).format(
-                    lead.measure.column, _strong(name[lead.best]), points(lead.gain.mean), seeds(lead.gain.n)
-                )
+            text = Markup("{} ({}, {} above the baseline)").format(
+                lead.measure.column, _strong(name[lead.best]), points(lead.gain.mean)
             )
-    return sentences
+            by_seeds.setdefault(lead.gain.n, []).append(text)
+    return [
+        Markup("The lead{} on {} {} not clear with {}.").format(
+            "s" if len(parts) > 1 else "", _listing(parts), "are" if len(parts) > 1 else "is", seeds(n)
+        )
+        for n, parts in by_seeds.items()
+    ]
 
 
 def _alone(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
@@ -244,11 +247,11 @@ def _other_protocols(table: Table, measures: Sequence[Measure], leads: Sequence[
     best = {lead.measure.column: lead.best for lead in leads}
     sentences = []
     for protocol in dict.fromkeys(m.protocol for m in measures if m.protocol != leads[0].measure.protocol):
-        others = [
-            lead
-            for m in measures
-            if m.protocol == protocol and m.column in best and (lead := lead_of(table, m)) is not None
-        ]
+        own = [m for m in measures if m.protocol == protocol and m.column in best]
+        # One accuracy per column can agree or not; a protocol with several asks another question.
+        if len({m.column for m in own}) < len(own):
+            continue
+        others = [lead for m in own if (lead := lead_of(table, m)) is not None]
         same = sum(lead.best == best[lead.measure.column] for lead in others)
         if not others:
             continue

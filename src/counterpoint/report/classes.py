@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.evaluate.features import Features
-from counterpoint.evaluate.record import Spread, spread
 from counterpoint.report.runs import Method
 
 Matrix = NDArray[np.float64]
@@ -36,14 +35,14 @@ class Target:
 class Agreement:
     """How one recipe's class similarities compare with a target.
 
-    similarity: `(c, c)`, centred, mean over seeds. rank, linear: Spearman's and Pearson's correlation of the
-    entries off the diagonal with the target's, over seeds; None where the target is flat.
+    similarity: `(c, c)`, centred, mean over seeds. ranks, linears: Spearman's and Pearson's correlation of
+    the entries off the diagonal with the target's, by seed; empty where the target is flat.
     """
 
     method: int
     similarity: Matrix
-    rank: Spread | None
-    linear: Spread | None
+    ranks: Mapping[int, float]
+    linears: Mapping[int, float]
 
 
 def read_targets(methods: Sequence[Method]) -> list[Target]:
@@ -114,26 +113,22 @@ def centre(similarity: Matrix) -> Matrix:
     return np.asarray((centred / scale / scale[:, None] * (count - 1) + 1) / count)
 
 
-def agreement(method: int, matrices: Sequence[Matrix], target: Target) -> Agreement:
-    """Compare the class similarities of one recipe, one matrix per seed, with the target."""
-    ranks, linears = [], []
+def agreement(method: int, matrices: Mapping[int, Matrix], target: Target) -> Agreement:
+    """Compare the class similarities of one recipe, one matrix for each seed, with the target."""
+    ranks: dict[int, float] = {}
+    linears: dict[int, float] = {}
     if not target.flat:
         # scipy takes half a second to import.
         from scipy.stats import pearsonr, spearmanr  # type: ignore[import-untyped]
 
         wanted = off_diagonal(target.similarity)
-        for matrix in matrices:
+        for seed, matrix in matrices.items():
             got = off_diagonal(matrix)
             known = np.isfinite(got) & np.isfinite(wanted)
             if known.sum() > 2 and np.ptp(got[known]) > 0:
-                ranks.append(float(spearmanr(got[known], wanted[known]).statistic))
-                linears.append(float(pearsonr(got[known], wanted[known]).statistic))
-    return Agreement(
-        method,
-        np.mean(matrices, axis=0),
-        spread(ranks) if ranks else None,
-        spread(linears) if linears else None,
-    )
+                ranks[seed] = float(spearmanr(got[known], wanted[known]).statistic)
+                linears[seed] = float(pearsonr(got[known], wanted[known]).statistic)
+    return Agreement(method, np.mean(list(matrices.values()), axis=0), ranks, linears)
 
 
 def arrange(similarity: Matrix) -> list[int]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from counterpoint.report.classes import Agreement, Target
 from counterpoint.report.plots import Interval, Series, difference_plot, heat_map, line_plot
 from counterpoint.report.runs import Curves, Method
-from counterpoint.report.tables import Measure, Table, collect, paired
+from counterpoint.report.tables import Measure, Table, collect, detail, paired
 
 Values = NDArray[np.float64]
 Column = Callable[[Curves], Values | None]
@@ -103,7 +103,8 @@ def difference_panels(methods: Sequence[Method], table: Table) -> list[Panel]:
                 if apart is not None:
                     low, high = (None if end is None else 100 * end for end in (apart.low, apart.high))
                     intervals.append(Interval(method.index, 100 * apart.mean, low, high))
-            rows.append((measure.column, intervals))
+            twin = detail(measure, measures)
+            rows.append((f"{measure.column}, {twin}" if twin else measure.column, intervals))
         if any(intervals for _, intervals in rows):
             title = measures[0].title[0].upper() + measures[0].title[1:]
             svg = difference_plot(rows, f"{title}: differences to {methods[0].name}", f"diff-{protocol}")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from counterpoint.evaluate.features import Features
+from counterpoint.evaluate.similarity_map import neighbours
 
 MOST_QUERIES = 2000
 SIDES = (120, 96, 72, 56, 40)
@@ -76,49 +77,39 @@ def pick_queries(features: Features, column: str | None, count: int) -> list[int
     return ranked[:count]
 
 
-def nearest(features: Features, rows: Sequence[int] | NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """Positions of the k nearest other samples by cosine, the nearest first: `(len(rows), k)`.
-
-    >>> import torch
-    >>> nearest(Features(torch.tensor([[1.0, 0], [0, 1], [2, 1]]), keys=["a", "b", "c"]), [0], k=2).tolist()
-    [[2, 1]]
-    """
-    h = features.h.numpy()
-    unit = h / np.maximum(np.linalg.norm(h, axis=1, keepdims=True), 1e-12)
-    k = min(k, len(unit) - 1)
-    found = []
-    for start in range(0, len(rows), 500):
-        chunk = np.asarray(rows[start : start + 500])
-        score = unit[chunk] @ unit.T
-        score[np.arange(len(chunk)), chunk] = -np.inf
-        found.append(np.argsort(-score, axis=1, kind="stable")[:, :k])
-    return np.concatenate(found) if found else np.empty((0, k), np.int64)
+def near(features: Features, queries: Sequence[int], k: int) -> NDArray[np.int64]:
+    """Positions of the k nearest other samples by cosine, or of all where there are fewer: `(queries, k)`."""
+    most = min(k, len(features) - 1)
+    if not queries or most < 1:
+        return np.empty((len(queries), 0), np.int64)
+    found: NDArray[np.int64] = neighbours(features, queries, most)[0].numpy()
+    return found
 
 
 def sharing(features: Features, columns: Sequence[str], k: int) -> dict[str, float]:
     """By column, how many of the k nearest pictures share the query's label, mean over up to 2000 queries."""
     order = np.random.default_rng(1).permutation(len(features))[:MOST_QUERIES]
-    near = nearest(features, order, k)
-    found = {}
+    found = near(features, order.tolist(), k)
+    shares = {}
     for column in columns:
         values = features.labels[column].values.numpy()
         known = values[order] >= 0
-        if known.any() and near.shape[1]:
-            same = values[near[known]] == values[order[known]][:, None]
-            found[column] = float(same.mean() * near.shape[1])
-    return found
+        if known.any() and found.shape[1]:
+            same = values[found[known]] == values[order[known]][:, None]
+            shares[column] = float(same.mean() * found.shape[1])
+    return shares
 
 
 def describe(
     features: Features,
     queries: Sequence[int],
-    near: Mapping[int, NDArray[np.int64]],
+    found: Mapping[int, NDArray[np.int64]],
     columns: Sequence[str],
     captions: Sequence[str],
 ) -> list[Query]:
     """The gallery without its pictures.
 
-    features: of any recipe; only keys and labels are read. near: `(len(queries), k)` positions by recipe.
+    features: of any recipe; only keys and labels are read. found: `(len(queries), k)` positions by recipe.
     captions: one per sample, or empty.
     """
     return [
@@ -128,7 +119,7 @@ def describe(
             caption=captions[query] if captions else "",
             near={
                 index: tuple(_neighbour(features, query, int(other), columns) for other in rows[position])
-                for index, rows in near.items()
+                for index, rows in found.items()
             },
         )
         for position, query in enumerate(queries)

@@ -21,7 +21,15 @@ from counterpoint.report.neighbours import Picture, Query, thumbnails
 from counterpoint.report.plots import COLOURS, DIVERGING
 from counterpoint.report.readings import curve_reading, gallery_reading, k_reading, table_reading
 from counterpoint.report.runs import Method, read_methods
-from counterpoint.report.sections import NEIGHBOURS, class_maps, gallery, look, mean_shares, table_rows
+from counterpoint.report.sections import (
+    NEIGHBOURS,
+    class_maps,
+    gallery,
+    look,
+    share_rows,
+    shares_of,
+    table_rows,
+)
 from counterpoint.report.tables import build_table, collect, protocols, recipe_differences, seed_differences
 
 PICTURE_BYTES = 1_600_000
@@ -62,7 +70,6 @@ def _context(methods: Sequence[Method], title: str, picture: Picture | None) -> 
     seen = look(methods, targets)
     table = build_table(methods)
     queries = gallery(seen)
-    shares = mean_shares(seen)
     first = seen.columns[0] if seen.columns else ""
     return {
         "title": title,
@@ -84,8 +91,8 @@ def _context(methods: Sequence[Method], title: str, picture: Picture | None) -> 
         "queries": queries,
         "pictures": _pictures(queries, picture),
         "columns": seen.columns,
-        "shares": [(methods[index], share) for index, share in shares.items()],
-        "gallery_reading": gallery_reading(methods, shares, first, NEIGHBOURS),
+        "shares": share_rows(methods, seen),
+        "gallery_reading": gallery_reading(methods, shares_of(seen, first), first, NEIGHBOURS),
         "gallery_seeds": sorted(set(seen.seed.values())),
         "neighbours": NEIGHBOURS,
         "made": _made(methods),

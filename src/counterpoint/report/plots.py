@@ -77,7 +77,7 @@ def line_plot(
         figure = Figure(figsize=(3.7, 2.55))
         axes = figure.add_subplot()
         for one in series:
-            _draw(axes, one, markers=ticks is not None)
+            _draw(axes, one, markers=ticks is not None or len(one.x) == 1)
         if rule is not None:
             axes.axhline(rule, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -87,6 +87,9 @@ def line_plot(
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
             axes.margins(x=0.02)
+            steps = {float(step) for one in series for step in one.x}
+            if len(steps) == 1:
+                axes.set_xticks(list(steps))
         else:
             axes.set_xscale("log")
             axes.set_xticks(list(ticks), [str(tick) for tick in ticks])

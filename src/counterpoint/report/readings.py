@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from counterpoint.evaluate.record import spread
 from counterpoint.report.answer import seeds
 from counterpoint.report.classes import Agreement, Target
 from counterpoint.report.runs import Method
-from counterpoint.report.tables import Table
+from counterpoint.report.tables import Standing, Table, standings
 
 
 def table_reading(methods: Sequence[Method], table: Table) -> str:
@@ -46,9 +47,9 @@ def k_reading(winners: Mapping[str, set[int]]) -> str:
     if not winners:
         return "Few neighbours test the fine detail of the features, many test whole neighbourhoods."
     if not changes:
-        return "The choice of k does not matter here: on every column one recipe is first at every k."
-    rest = "; on the other columns it does not matter" if len(changes) < len(winners) else ""
-    return f"The choice of k decides who is first on {_and(changes)}{rest}."
+        return "On every column one recipe has the highest mean at every k."
+    rest = "; on the other columns it does not" if len(changes) < len(winners) else ""
+    return f"Which recipe has the highest mean changes with k on {_and(changes)}{rest}."
 
 
 def map_reading(methods: Sequence[Method], target: Target, agreements: Sequence[Agreement]) -> str:
@@ -58,48 +59,41 @@ def map_reading(methods: Sequence[Method], target: Target, agreements: Sequence[
             "This target calls all pairs of different classes equally alike, so there is no order to compare "
             "with; the maps show what the encoders made of the classes."
         )
-    ranked = sorted(
-        ((a.rank.mean, methods[a.method].name) for a in agreements if a.rank is not None), reverse=True
-    )
+    ranked = standings({one.method: one.ranks for one in agreements})
     if not ranked:
         return "No encoder's features could be compared with this target."
-    if len(ranked) == 1:
-        value, name = ranked[0]
-        return f"{name} arranges the classes like the target to a rank correlation of {signed(value)}."
-    (best, name), others = ranked[0], ranked[1:]
-    rest = _against([(signed(value), other) for value, other in others])
-    return (
-        f"{name} arranges the classes most like the target: rank correlation {signed(best)}, against {rest}."
-    )
+    first, *others = ranked
+    name = methods[first.method].name
+    if not others:
+        return f"{name} arranges the classes like the target to a rank correlation of {signed(first.mean)}."
+    rest = _against(methods, others, signed, "above")
+    return f"{name} arranges the classes most like the target: rank correlation {signed(first.mean)}, {rest}."
 
 
 def gallery_reading(
-    methods: Sequence[Method], shares: Mapping[int, Mapping[str, float]], column: str, k: int
+    methods: Sequence[Method], shares: Mapping[int, Mapping[int, float]], column: str, k: int
 ) -> str:
-    """How many neighbours share the first label."""
-    values = sorted(
-        ((share[column], methods[i].name) for i, share in shares.items() if column in share), reverse=True
-    )
-    if not values:
+    """How many neighbours share the first label; shares go by index of the recipe, then by seed."""
+    ranked = standings(shares)
+    if not ranked:
         return f"The {k} nearest other test pictures of a few queries."
-    if len(values) == 1:
-        return f"Of the {k} nearest test pictures, {values[0][0]:.1f} share the query's {column} on average."
-    rest = _against([(f"{value:.1f}", name) for value, name in values[1:]])
-    return (
-        f"Of the {k} nearest test pictures, {values[0][0]:.1f} share the query's {column} for {values[0][1]} "
-        f"on average, against {rest}."
-    )
+    first, *others = ranked
+    start = f"Of the {k} nearest test pictures, {first.mean:.1f} share the query's {column}"
+    if not others:
+        return f"{start} on average."
+    rest = _against(methods, others, lambda value: f"{value:.1f}", "more than")
+    return f"{start} for {methods[first.method].name} on average, {rest}."
 
 
 def correlation(agreement: Agreement, target: Target) -> str:
     """The line under a class map."""
-    if agreement.rank is None or agreement.linear is None:
+    if not agreement.ranks:
         return "no correlation: the target's pairs are all equal" if target.flat else "no correlation"
     rank, linear = (
         signed(value.mean) + (f" ± {value.std:.2f}" if value.std is not None else "")
-        for value in (agreement.rank, agreement.linear)
+        for value in (spread(agreement.ranks.values()), spread(agreement.linears.values()))
     )
-    over = seeds(agreement.rank.n)
+    over = seeds(len(agreement.ranks))
     return f"correlation with the target: rank {rank} (Spearman), linear {linear} (Pearson), {over}"
 
 
@@ -112,11 +106,20 @@ def signed(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
 
 
-def _against(others: Sequence[tuple[str, str]]) -> str:
-    """The values of the others, the highest first; of many only the ends."""
-    if len(others) > 3:
-        return f"{others[0][0]} down to {others[-1][0]} for the others"
-    return _and([f"{value} for {name}" for value, name in others])
+def _against(
+    methods: Sequence[Method], others: Sequence[Standing], shown: Callable[[float], str], more: str
+) -> str:
+    """The values of the others, those that are clearly lower apart from those that are not."""
+    lower = [one for one in others if one.clear is not False]
+    close = [one for one in others if one.clear is False]
+    parts = []
+    for lead, group in (("against ", lower), (f"not clearly {more} ", close)):
+        if len(group) > 3:
+            ends = f"{shown(group[0].mean)} down to {shown(group[-1].mean)}"
+            parts.append(f"{lead}{ends} for {len(group)} others")
+        elif group:
+            parts.append(lead + _and([f"{shown(one.mean)} for {methods[one.method].name}" for one in group]))
+    return ", ".join(parts)
 
 
 def _and(parts: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +20,10 @@ from counterpoint.report.classes import (
     closest_pairs,
 )
 from counterpoint.report.figures import class_map, map_limit
-from counterpoint.report.neighbours import Query, describe, nearest, pick_queries, shared_columns, sharing
+from counterpoint.report.neighbours import Query, describe, near, pick_queries, shared_columns, sharing
 from counterpoint.report.readings import correlation, map_reading, signed
 from counterpoint.report.runs import Method, Run
-from counterpoint.report.tables import Cell, Measure, Table
+from counterpoint.report.tables import Cell, Measure, Table, detail
 
 NEIGHBOURS = 5
 PAIRS = 8
@@ -34,14 +33,14 @@ PAIRS = 8
 class Seen:
     """What one pass over all stored features gathers, so that only one file is in memory at a time.
 
-    maps: class similarities, by (place of the target, index of the recipe), one per seed.
-    shares: how many of the nearest pictures share a label, by index of the recipe, one per seed.
+    maps: class similarities, by (place of the target, index of the recipe), then by seed.
+    shares: how many of the nearest pictures share a label, by index of the recipe, then by seed and column.
     near: the neighbours of the gallery's queries, from the first run of each recipe.
     first: the features that decide queries and labels. notes: what could not be read or compared.
     """
 
-    maps: dict[tuple[int, int], list[Matrix]] = field(default_factory=dict)
-    shares: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    maps: dict[tuple[int, int], dict[int, Matrix]] = field(default_factory=dict)
+    shares: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
     near: dict[int, Any] = field(default_factory=dict)
     seed: dict[int, int] = field(default_factory=dict)
     first: Features | None = None
@@ -71,7 +70,7 @@ def look(methods: Sequence[Method], targets: Sequence[Target]) -> Seen:
                         f"(column {target.column}), so it has no class map"
                     )
                 else:
-                    seen.maps.setdefault((place, method.index), []).append(matrix)
+                    seen.maps.setdefault((place, method.index), {})[run.seed] = matrix
             _look_at_neighbours(seen, method, run, features, len(methods))
     return seen
 
@@ -89,9 +88,9 @@ def _look_at_neighbours(seen: Seen, method: Method, run: Run, features: Features
             f"{_called(run)}: its test pictures differ from those of the first run; left out of the gallery"
         )
         return
-    seen.shares.setdefault(method.index, []).append(sharing(features, seen.columns, NEIGHBOURS))
+    seen.shares.setdefault(method.index, {})[run.seed] = sharing(features, seen.columns, NEIGHBOURS)
     if method.index not in seen.near:
-        seen.near[method.index] = nearest(features, seen.queries, NEIGHBOURS)
+        seen.near[method.index] = near(features, seen.queries, NEIGHBOURS)
         seen.seed[method.index] = run.seed
 
 
@@ -102,12 +101,27 @@ def gallery(seen: Seen) -> list[Query]:
     return describe(seen.first, seen.queries, seen.near, seen.columns, seen.captions)
 
 
-def mean_shares(seen: Seen) -> dict[int, dict[str, float]]:
-    """How many of the nearest pictures share each label, mean over seeds."""
+def shares_of(seen: Seen, column: str) -> dict[int, dict[int, float]]:
+    """How many of the nearest pictures share a label of one column: by index of the recipe, then by seed."""
     return {
-        index: {column: float(np.mean([one[column] for one in rows])) for column in rows[0]}
-        for index, rows in seen.shares.items()
+        index: {seed: share[column] for seed, share in by_seed.items() if column in share}
+        for index, by_seed in seen.shares.items()
     }
+
+
+def share_rows(methods: Sequence[Method], seen: Seen) -> list[tuple[Method, list[str]]]:
+    """For each recipe the mean number of neighbours that share the label, column by column."""
+    means = {column: shares_of(seen, column) for column in seen.columns}
+    return [
+        (
+            methods[index],
+            [
+                f"{np.mean(list(by_seed.values())):.1f}" if (by_seed := means[column][index]) else "–"
+                for column in seen.columns
+            ],
+        )
+        for index in seen.shares
+    ]
 
 
 def class_maps(methods: Sequence[Method], targets: Sequence[Target], seen: Seen) -> list[dict[str, Any]]:
@@ -201,9 +215,7 @@ def table_rows(methods: Sequence[Method], table: Table, seen: Seen) -> dict[str,
 
 def _head(measure: Measure, group: Mapping[str, Any]) -> dict[str, str]:
     details = [] if group["k"] == measure.k else [f"k = {measure.k}"]
-    twins = [json.loads(m.settings) for m in group["measures"] if m.column == measure.column]
-    own = json.loads(measure.settings)
-    details += [f"{key} {own[key]}" for key in own if any(twin.get(key) != own[key] for twin in twins)]
+    details += [text] if (text := detail(measure, group["measures"])) else []
     return {"column": measure.column, "detail": ", ".join(details)}
 
 

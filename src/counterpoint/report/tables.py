@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from counterpoint.evaluate.record import Difference, Result, Spread, difference, spread
 from counterpoint.report.runs import Method
 
-PROTOCOLS = {"knn": "nearest neighbours", "linear": "linear probe"}
+PROTOCOLS = {"knn": "nearest neighbours", "linear": "linear probe", "background": "background reliance"}
 # What does not tell measures apart: k and column have fields of their own, the seed is what is averaged over,
 # and rows of zeros are found in the features of each run.
 NOT_PART_OF_A_MEASURE = {"k", "column", "seed", "rows_of_zeros"}
@@ -142,6 +142,39 @@ def paired(a: Cell, b: Cell) -> Difference | None:
     if not shared:
         return None
     return difference({seed: a.values[seed] for seed in shared}, {seed: b.values[seed] for seed in shared})
+
+
+def detail(measure: Measure, among: Iterable[Measure]) -> str:
+    """What tells a measure from others on the same label column: the settings that differ, or nothing."""
+    own = json.loads(measure.settings)
+    twins = [json.loads(other.settings) for other in among if other.column == measure.column]
+    return ", ".join(
+        f"{name} {value}" for name, value in own.items() if any(twin.get(name) != value for twin in twins)
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Recipes by a value, the highest first; clear says of each whether it is clearly below the first.
+
+    clear is None where there are too few seeds to tell.
+    """
+
+    method: int
+    mean: float
+    clear: bool | None
+
+
+def standings(values: Mapping[int, Mapping[int, float]]) -> list[Standing]:
+    """Rank recipes by their mean over seeds; values go by index of the recipe, then by seed."""
+    cells = {index: Cell(by_seed, spread(by_seed.values())) for index, by_seed in values.items() if by_seed}
+    order = sorted(cells, key=lambda index: -cells[index].over.mean)
+    found = []
+    for index in order:
+        apart = paired(cells[order[0]], cells[index]) if index != order[0] else None
+        holds_zero = None if apart is None else apart.holds_zero
+        found.append(Standing(index, cells[index].over.mean, None if holds_zero is None else not holds_zero))
+    return found
 
 
 @dataclass(frozen=True)
