@@ -62,7 +62,7 @@ def test_a_picture_does_not_depend_on_its_chunk(size, camera):
 def test_a_known_picture_keeps_its_bits():
     """A figure in a report names the seed, so a seed must go on giving the same pixels."""
     tensor = shapes("test", count=2, seed=5, size=16).tensor
-    assert tensor[0, :, 8, ::5].tolist() == [[100, 229, 159, 228], [148, 241, 159, 239], [169, 209, 157, 237]]
+    assert tensor[0, :, 8, ::5].tolist() == [[100, 232, 228, 221], [148, 244, 229, 234], [169, 212, 221, 236]]
 
 
 def test_seeds_and_splits_share_no_scene():
@@ -137,7 +137,7 @@ def test_captions_read_as_english():
     texts = captions(draw_scenes("train", 4000, seed=0))
     for text in texts:
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]|  | ,|[\[\]{}]|^ | $", text), text
-    # One scene in 8 x 3 x ... ways: 4,000 scenes out of 17,280 kinds, each in hundreds of wordings.
+    # Of 17,280 kinds of scene, each with hundreds of wordings, few come twice.
     assert len(set(texts)) > 3900
 
 

@@ -121,7 +121,7 @@ def _scatter(x: Floats, y: Floats, u: Floats, rate: float) -> tuple[Floats, Floa
 def _sky(x: Floats, y: Floats, u: Floats) -> Floats:
     image = mix((0.24, 0.50, 0.90), (0.72, 0.87, 0.99), np.clip(0.55 + 0.45 * y, 0, 1))
     puff = _look_up(_clouds(), x * 52 + u[0] * 512 + 512, y * 95 + u[1] * 512 + 512)
-    blend(image, (0.98, 0.98, 1.0), 0.95 * step(puff, 0.62, 0.3))
+    blend(image, (0.98, 0.98, 1.0), 0.88 * step(puff, 0.62, 0.3))
     return image
 
 
@@ -129,7 +129,7 @@ def _grass(x: Floats, y: Floats, u: Floats) -> Floats:
     lean = 0.15 * wave(0.7 * x + u[2])
     blades = _look_up(_clouds(), (x + lean * y) * 480 + u[0] * 512 + 1024, y * 120 + u[1] * 512 + 512)
     patches = _look_up(_clouds(), x * 60 + u[1] * 512 + 512, y * 60 + u[3] * 512 + 512)
-    return mix((0.12, 0.35, 0.07), (0.43, 0.69, 0.18), 0.72 * blades + 0.28 * patches)
+    return mix((0.15, 0.38, 0.08), (0.40, 0.66, 0.17), 0.72 * blades + 0.28 * patches)
 
 
 def _sand(x: Floats, y: Floats, u: Floats) -> Floats:
@@ -145,7 +145,7 @@ def _water(x: Floats, y: Floats, u: Floats) -> Floats:
     swell = wave((2.6 + u[3]) * far + 0.9 * bend + u[2])
     image = mix((0.04, 0.25, 0.48), (0.12, 0.46, 0.66), 0.5 + 0.35 * swell + 0.3 * (bend - 0.5))
     sparkle = _look_up(_clouds(), x * far * 90 + u[4] * 512 + 2048, far * 420 + u[1] * 512 + 512)
-    blend(image, (0.80, 0.95, 0.99), 0.65 * step(swell * (0.25 + sparkle), 0.80, 0.3))
+    blend(image, (0.80, 0.95, 0.99), 0.55 * step(swell * (0.25 + sparkle), 0.80, 0.3))
     return image
 
 
@@ -156,9 +156,9 @@ def _brick(x: Floats, y: Floats, u: Floats) -> Floats:
     brick = np.floor(along)
     tone = _look_up(_grain(), brick * 7 + u[3] * 512, course * 3 + u[4] * 512)
     rough = _look_up(_clouds(), x * 250 + u[0] * 512 + 512, y * 250 + u[1] * 512 + 512)
-    image = mix((0.47, 0.18, 0.12), (0.71, 0.34, 0.24), 0.65 * tone + 0.35 * rough)
+    image = mix((0.49, 0.20, 0.13), (0.69, 0.33, 0.23), 0.65 * tone + 0.35 * rough)
     joint = np.maximum(np.abs(row - course - 0.5), 0.5 - 2.1 * (0.5 - np.abs(along - brick - 0.5)))
-    blend(image, (0.80, 0.77, 0.72), 0.75 * step(joint, 0.42, 0.08))
+    blend(image, (0.80, 0.77, 0.72), 0.62 * step(joint, 0.42, 0.08))
     return image
 
 
@@ -206,8 +206,8 @@ def _stone(x: Floats, y: Floats, u: Floats) -> Floats:
     border, tone = (_look_up(table, column, row) for table in _cells())
     rough = _look_up(_clouds(), x * 200 + u[3] * 512 + 512, y * 200 + u[4] * 512 + 512)
     t = 0.25 + 0.45 * tone + 0.3 * (rough - 0.5) + 0.35 * np.minimum(border, 0.5)
-    image = mix((0.34, 0.33, 0.33), (0.69, 0.68, 0.65), t)
-    blend(image, (0.12, 0.11, 0.10), 0.7 - 0.7 * step(border, 0.12, 0.12))
+    image = mix((0.37, 0.36, 0.36), (0.67, 0.66, 0.63), t)
+    blend(image, (0.12, 0.11, 0.10), 0.6 - 0.6 * step(border, 0.12, 0.12))
     return image
 
 
@@ -220,7 +220,7 @@ def _tiles(x: Floats, y: Floats, u: Floats) -> Floats:
     gloss = 0.5 - 0.5 * (across + down) + 0.25 * (tone - 0.5)
     image = mix((0.62, 0.80, 0.78), (0.90, 0.97, 0.95), gloss)
     joint = np.maximum(np.abs(across), np.abs(down))
-    blend(image, (0.40, 0.46, 0.48), 0.7 * step(joint, 0.46, 0.05))
+    blend(image, (0.40, 0.46, 0.48), 0.6 * step(joint, 0.46, 0.05))
     return image
 
 
@@ -229,16 +229,16 @@ def _lava(x: Floats, y: Floats, u: Floats) -> Floats:
     scale = 45 + 20 * u[2]
     warp = 14 * bend
     border = _look_up(_cells()[0], x * scale + warp + u[0] * 512 + 512, y * scale - warp + u[1] * 512 + 512)
-    image = mix((0.08, 0.04, 0.04), (0.28, 0.13, 0.11), bend)
-    blend(image, (0.80, 0.12, 0.02), 0.75 - 0.75 * step(border, 0.24, 0.3))
-    blend(image, (1.0, 0.66, 0.12), 0.75 - 0.75 * step(border, 0.09, 0.12))
+    image = mix((0.12, 0.06, 0.05), (0.28, 0.13, 0.11), bend)
+    blend(image, (0.80, 0.12, 0.02), 0.65 - 0.65 * step(border, 0.24, 0.3))
+    blend(image, (1.0, 0.66, 0.12), 0.6 - 0.6 * step(border, 0.09, 0.12))
     return image
 
 
 def _forest(x: Floats, y: Floats, u: Floats) -> Floats:
     leaves = _look_up(_clouds(), x * 130 + u[0] * 512 + 512, y * 130 + u[1] * 512 + 512)
-    image = mix((0.07, 0.19, 0.09), (0.36, 0.51, 0.26), leaves * np.clip(0.75 - 0.35 * y, 0, 1))
-    for layer, (count, dark) in enumerate(((3.1, 0.16), (1.9, 0.08))):
+    image = mix((0.09, 0.21, 0.10), (0.33, 0.48, 0.24), leaves * np.clip(0.75 - 0.35 * y, 0, 1))
+    for layer, (count, dark) in enumerate(((3.1, 0.19), (1.9, 0.11))):
         sway = 0.03 * wave(0.4 * y + u[2 + layer])
         column = (x + sway) * count + 8 + u[4 + layer] + 0.5 * layer
         i = np.floor(column)

@@ -41,7 +41,7 @@ COLOUR_WORDS: dict[str, tuple[str, ...]] = {
     "black": ("black", "jet-black"),
 }
 SIZE_WORDS: dict[str, tuple[str, ...]] = {
-    "small": ("small", "little", "tiny"),
+    "small": ("small", "little"),
     "medium": ("medium", "medium-sized", "middle-sized"),
     "large": ("large", "big", "huge"),
 }

@@ -69,12 +69,12 @@ def view(scenes: Scenes, size: int, camera: int) -> tuple[Floats, Floats, Floats
         footprint = np.full((n, 1, 1), 2.0 / size, dtype=np.float32)
         return np.broadcast_to(u, shape), np.broadcast_to(v, shape), footprint
     d = (2.0 * uniform(scenes.ids, "viewpoint", 6) - 1.0).T[..., None, None]
-    turn = 0.22 + 0.16 * d[0]
-    zoom = 1.02 + 0.08 * d[1]
+    turn = 0.32 + 0.18 * d[0]
+    zoom = 1.05 + 0.10 * d[1]
     # The second camera is aimed a little towards the object, so that it stays in the picture.
-    aim = 0.3 * scenes.centre.T[..., None, None] + 0.06 * d[2:4]
+    aim = 0.35 * scenes.centre.T[..., None, None] + 0.06 * d[2:4]
     cos, sin = (f(turn.astype(np.float64)).astype(np.float32) for f in (np.cos, np.sin))
-    depth = zoom / (1.0 + (0.16 + 0.06 * d[4]) * u + 0.08 * d[5] * v)
+    depth = zoom / (1.0 + (0.18 + 0.08 * d[4]) * u + 0.08 * d[5] * v)
     x = (cos * u - sin * v) * depth + aim[0]
     y = (sin * u + cos * v) * depth + aim[1]
     return x, y, zoom * np.float32(2.0 / size)
@@ -293,8 +293,8 @@ def _drop(p: Floats, q: Floats) -> Floats:
 def _bolt(p: Floats, q: Floats) -> Floats:
     # One spike, and the same one turned by half a circle.
     def spike(p: Floats, q: Floats) -> Floats:
-        left = -0.78 * (p - 0.34) + 0.62 * (q - 0.93)
-        right = 0.98 * (p - 0.34) - 0.20 * (q - 0.93)
+        left = -0.78 * (p - 0.31) + 0.62 * (q - 0.82) - 0.05
+        right = 0.98 * (p - 0.31) - 0.20 * (q - 0.82) - 0.01
         return np.maximum(np.maximum(left, right), -q - 0.16)
 
     return np.minimum(spike(p, q), spike(-p, -q))

@@ -38,7 +38,7 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "black": (26, 26, 28),
 }
 # The radius of the object, where the picture reaches from -1 to 1. The gaps keep the names apart.
-SIZES: dict[str, tuple[float, float]] = {"small": (0.36, 0.43), "medium": (0.52, 0.61), "large": (0.71, 0.82)}
+SIZES: dict[str, tuple[float, float]] = {"small": (0.46, 0.52), "medium": (0.60, 0.68), "large": (0.78, 0.87)}
 TEXTURES = ("plain", "striped", "dotted", "checked")
 BACKGROUNDS = (
     "sky",
@@ -69,7 +69,7 @@ TIED: dict[str, str] = {
     "bolt": "lava",
 }
 SPLITS = ("train", "test")
-MAX_TURN = 30.0 / 180.0 * np.pi
+MAX_TURN = 20.0 / 180.0 * np.pi
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 _GOLDEN = 0x9E3779B97F4A7C15
