@@ -287,6 +287,12 @@ def test_random_values_are_uniform_and_unrelated():
         assert correlation.abs() < 0.01
 
 
+def test_random_values_are_never_0_or_1():
+    """They are the middles of 2^23 equal steps: odd multiples of 2^-24, exact in float32."""
+    steps = RandomGraph("sample", n=300).batch(torch.arange(300)).double() * 2**24
+    assert (steps % 2 == 1).all()
+
+
 def test_the_seed_decides_a_random_graph():
     labels = torch.arange(30)
     for build in (
@@ -357,6 +363,17 @@ def test_a_graph_of_ones_own():
     assert target[0, 1].item() == pytest.approx(math.exp(-3))
     with pytest.raises(TypeError, match="_between"):
         type("Half", (SimilarityGraph,), {"__len__": lambda self: 1})()
+
+
+def test_a_batch_is_symmetric_though_rounding_was_not():
+    class Rounded(InstanceGraph):
+        def _between(self, rows, columns):
+            return super()._between(rows, columns) + 1e-7 * (rows[:, None] > columns)
+
+    ids = torch.arange(6)
+    assert not torch.equal(Rounded(6).between(ids, ids), Rounded(6).between(ids, ids).T)
+    target = Rounded(6).batch(ids)
+    assert torch.equal(target, target.T)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -220,11 +220,14 @@ def test_similarity_does_not_import_the_text_libraries():
     assert done.stdout.strip() == "[]"
 
 
-def test_encoding_is_quiet_and_leaves_the_settings(tiny, capfd):
+def test_encoding_is_quiet_and_leaves_the_settings(tiny, capfd, monkeypatch):
     from transformers.utils import logging as progress
 
     loggers = [logging.getLogger(n) for n in ("transformers", "huggingface_hub", "sentence_transformers")]
-    before = [logger.level for logger in loggers], progress.is_progress_bar_enabled()
+    # Levels that no earlier call can have left behind.
+    for logger, level in zip(loggers, (17, 18, 19), strict=True):
+        monkeypatch.setattr(logger, "level", level)
+    before = [17, 18, 19], progress.is_progress_bar_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encode_texts(TEXTS)
