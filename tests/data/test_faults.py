@@ -5,7 +5,7 @@ import warnings
 import pytest
 from pictures import refused
 
-from counterpoint.data.faults import check_on_error, existing_file, existing_folder, near, settle
+from counterpoint.data.faults import check_on_error, existing_file, existing_folder, settle
 
 
 def test_on_error_is_stop_or_skip():
@@ -13,12 +13,6 @@ def test_on_error_is_stop_or_skip():
     check_on_error("skip")
     with refused("on_error='ignore'", "'stop' or 'skip'"):
         check_on_error("ignore")
-
-
-def test_near_does_not_list_a_thousand_names():
-    text = near("class 7x", [f"class {i}" for i in range(1000)])
-    assert "and 980 more" in text
-    assert "did you mean 'class 7'?" in text
 
 
 def test_no_fault_is_silent():

@@ -45,15 +45,15 @@ def test_the_three_methods_of_a_comparison_differ_in_nothing_else():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["optim.lrr=1"], r"optim\.lrr is not a key of the recipe: did you mean 'lr'\?"),
-        (["optimm.lr=1"], r"optimm is not a key of the recipe: did you mean 'optim'\?"),
-        (["data.cout=3"], r"data\.cout is not a key of the recipe: did you mean 'count'\?"),
-        (["objective.taus=1"], r"objective\.taus is not a key of the recipe: did you mean 'tau'\?"),
-        (["objective.name=ntxnet"], r"unknown objective 'ntxnet': did you mean 'ntxent'\?"),
+        (["optim.lrr=1"], r"optim\.lrr is not a key of the recipe: .*did you mean 'lr'\?"),
+        (["optimm.lr=1"], r"optimm is not a key of the recipe: .*did you mean 'optim'\?"),
+        (["data.cout=3"], r"data\.cout is not a key of the recipe: .*did you mean 'count'\?"),
+        (["objective.taus=1"], r"objective\.taus is not a key of the recipe: .*did you mean 'tau'\?"),
+        (["objective.name=ntxnet"], r"unknown objective 'ntxnet': .*did you mean 'ntxent'\?"),
         (["objective.tau=0"], r"tau.*0"),
         (["objective.tau=-1"], r"tau.*-1"),
         (["objective.tau=.nan"], r"tau.*nan"),
-        (["data.source=shape"], r"unknown data source 'shape': did you mean 'shapes'\?"),
+        (["data.source=shape"], r"unknown data source 'shape': .*did you mean 'shapes'\?"),
         (["views.preset=simcl"], r"simcl"),
         (["views.flipp=1"], r"flip"),
         (["train.epochs=many"], r"train\.epochs: .*integer.*got 'many'"),
@@ -61,7 +61,7 @@ def test_the_three_methods_of_a_comparison_differ_in_nothing_else():
         (["optim.lr=fast"], r"optim\.lr: .*got 'fast'"),
         (["optim.name=rmsprop"], r"optim\.name: .*'adam'.*got 'rmsprop'"),
         (["model.head=[1,2,3,4]"], r"model\.head"),
-        (["similarity.graph=clas"], r"unknown graph 'clas': did you mean 'class'\?"),
+        (["similarity.graph=clas"], r"unknown graph 'clas': .*did you mean 'class'\?"),
         (["name=../../etc"], r"name: "),
     ],
 )
@@ -114,7 +114,7 @@ def test_files_that_are_no_recipe(tmp_path):
 def test_a_name_stands_for_a_recipe_or_a_group():
     assert [path.stem for path in find_recipes("demo")] == ["simclr", "supcon", "xclr"]
     assert [path.stem for path in find_recipes("demo/xclr")] == ["xclr"]
-    with pytest.raises(ValueError, match=r"unknown recipe 'demo/xlcr': did you mean 'demo/xclr'\?"):
+    with pytest.raises(ValueError, match=r"unknown recipe 'demo/xlcr': .*did you mean 'demo/xclr'\?"):
         find_recipes("demo/xlcr")
     with pytest.raises(ValueError, match="group of 3"):
         load_recipe("demo")

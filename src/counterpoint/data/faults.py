@@ -1,10 +1,9 @@
-"""How the readers speak of what is wrong with data: near names, and samples that are left out."""
+"""How the readers speak of what is wrong with data."""
 
 from __future__ import annotations
 
-import difflib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,20 +14,6 @@ def check_on_error(on_error: str) -> None:
     """ValueError unless `on_error` is 'stop' or 'skip'."""
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error={on_error!r} is not allowed: use 'stop' or 'skip'")
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the names there are, and the nearest of them.
-
-    >>> near("tset", ["train", "test"])
-    "there are train, test; did you mean 'test'?"
-    >>> near("x", [])
-    'there are none'
-    """
-    names = list(known)
-    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"there are {shown or 'none'}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
 def settle(faults: Sequence[str], total: int, where: str, on_error: OnError) -> None:

@@ -12,8 +12,9 @@ import torch
 from PIL import Image
 
 from counterpoint.data.decode import PICTURES, read_picture
-from counterpoint.data.faults import existing_file, existing_folder, near
+from counterpoint.data.faults import existing_file, existing_folder
 from counterpoint.data.samples import UNLABELLED, Labels, Samples
+from counterpoint.names import hint
 
 SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "test", "testing"])
 
@@ -79,7 +80,7 @@ def file_picture(root: Path, keys: Sequence[str], i: int) -> Image.Image:
 def _split_folder(root: Path, split: str) -> Path:
     base = root / split
     if not base.is_dir():
-        raise ValueError(f"{root} has no folder {split!r}: {near(split, _subfolders(root))}")
+        raise ValueError(f"{root} has no folder {split!r}: {hint(split, _subfolders(root))}")
     return base
 
 
@@ -171,7 +172,7 @@ def _readable_names(file: Path) -> dict[str, str]:
 def _tiny_imagenet_labels(root: Path, split: str | None, files: Sequence[str]) -> dict[str, Labels]:
     if split is None:
         splits = [name for name in _subfolders(root) if name in SPLITS]
-        raise ValueError(f"{root} is Tiny ImageNet: say which split with split=, {near('', splits)}")
+        raise ValueError(f"{root} is Tiny ImageNet: say which split with split=, {hint('', splits)}")
     wnids = sorted((root / "wnids.txt").read_text(encoding="utf-8").split())
     number = {wnid: k for k, wnid in enumerate(wnids)}
     annotations = _annotations(root / split / f"{split}_annotations.txt", number, files)

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 from counterpoint.data.decode import read_picture
-from counterpoint.data.faults import near
 from counterpoint.data.samples import UNLABELLED, Labels, Samples
+from counterpoint.names import hint
 
 Table = Any  # a pyarrow.Table; pyarrow has no types, and is imported where it is used
 COPY_ROWS = 256  # rows per batch of the uncompressed copy
@@ -107,7 +107,7 @@ def _files(source: Path, split: str | None) -> list[Path]:
                 return files
     names = [file.relative_to(source).as_posix().removeprefix("data/") for file in found]
     splits = sorted({re.split(r"-\d|[/.]", name)[0] for name in names})
-    raise ValueError(f"{source} has no Parquet file for split {split!r}: {near(split, splits)}")
+    raise ValueError(f"{source} has no Parquet file for split {split!r}: {hint(split, splits)}")
 
 
 def _check_complete(files: Sequence[Path]) -> None:
@@ -142,7 +142,7 @@ def _layout(
     classes = _class_names(schema)
     for name in [image, caption, *(labels or ())]:
         if name is not None and name not in schema.names:
-            raise ValueError(f"{source} has no column {name!r}: {near(name, schema.names)}")
+            raise ValueError(f"{source} has no column {name!r}: {hint(name, schema.names)}")
     pictures = [field.name for field in schema if _holds_pictures(field.type)]
     if image is not None and image not in pictures:
         raise ValueError(

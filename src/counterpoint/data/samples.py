@@ -79,7 +79,9 @@ class Samples:
         if name is None:
             return next(iter(self.labels.values()))
         if name not in self.labels:
-            raise ValueError(f"data {self.name!r} has no label column {name!r}; it has {', '.join(self.labels)}")
+            raise ValueError(
+                f"data {self.name!r} has no label column {name!r}; it has {', '.join(self.labels)}"
+            )
         return self.labels[name]
 
     def subset(self, indices: Sequence[int] | Tensor) -> Samples:

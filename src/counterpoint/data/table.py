@@ -15,8 +15,9 @@ import torch
 from PIL import Image
 
 from counterpoint.data.decode import read_picture
-from counterpoint.data.faults import OnError, check_on_error, existing_file, existing_folder, near, settle
+from counterpoint.data.faults import OnError, check_on_error, existing_file, existing_folder, settle
 from counterpoint.data.samples import UNLABELLED, Labels, Samples
+from counterpoint.names import hint
 
 COLUMNS = ("path", "caption", "label", "split")
 MOST_CLASSES = 1_000_000  # a larger class number is an identifier of something else
@@ -175,7 +176,7 @@ def _of_split(file: Path, columns: Sequence[str], rows: Sequence[_Row], split: s
     words = [str(row.values.get("split") or "").strip() for row in rows]
     chosen = [i for i, word in enumerate(words) if word == split]
     if not chosen:
-        raise ValueError(f"{file} has no row of split {split!r}: {near(split, sorted(set(words)))}")
+        raise ValueError(f"{file} has no row of split {split!r}: {hint(split, sorted(set(words)))}")
     return chosen
 
 

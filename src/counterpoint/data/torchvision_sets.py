@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoint.data.faults import near
 from counterpoint.data.folder import file_picture
 from counterpoint.data.memory import tensor_picture
 from counterpoint.data.samples import Labels, Samples
+from counterpoint.names import hint
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ def torchvision_set(name: str, root: str | Path, split: str = "train", download:
     ValueError: cifar10 has no split 'val': there are train, test
     """
     if name not in SETS:
-        raise ValueError(f"unknown torchvision data set {name!r}: {near(name, SETS)}")
+        raise ValueError(f"unknown torchvision data set {name!r}: {hint(name, SETS)}")
     chosen = SETS[name]
     if split not in chosen.splits:
-        raise ValueError(f"{name} has no split {split!r}: {near(split, chosen.splits)}")
+        raise ValueError(f"{name} has no split {split!r}: {hint(split, chosen.splits)}")
     if name == "imagenet" and download:
         raise ValueError(
             "imagenet cannot be downloaded: its terms ask for a personal account at image-net.org"

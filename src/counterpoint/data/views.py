@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from counterpoint.data.faults import near
+from counterpoint.names import hint
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -157,11 +157,11 @@ def view_spec(preset: str, **overrides: Any) -> ViewSpec:
     ValueError: view preset 'simclr' has no field 'colour': there are count, size, crop_scale, ...
     """
     if preset not in PRESETS:
-        raise ValueError(f"no view preset {preset!r}: {near(preset, PRESETS)}")
+        raise ValueError(f"no view preset {preset!r}: {hint(preset, PRESETS)}")
     for name in overrides:
         if name not in ViewSpec.model_fields:
             raise ValueError(
-                f"view preset {preset!r} has no field {name!r}: {near(name, ViewSpec.model_fields)}"
+                f"view preset {preset!r} has no field {name!r}: {hint(name, ViewSpec.model_fields)}"
             )
     try:
         # Dumped and read again because model_copy(update=...) does not validate.

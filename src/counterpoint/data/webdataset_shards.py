@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from counterpoint.data.decode import PICTURES, read_picture
-from counterpoint.data.faults import OnError, check_on_error, near, settle
+from counterpoint.data.faults import OnError, check_on_error, settle
 from counterpoint.data.samples import Samples
 from counterpoint.extras import need
+from counterpoint.names import hint
 
 # The webdataset library reads shards as streams only (its random-access part, wids, has left the package),
 # while kNN, galleries and resuming ask for sample i. So each shard is walked once with tarfile, which gives
@@ -120,7 +121,7 @@ def _shard_files(path: str | Path, split: str | None) -> list[Path]:
         words = sorted(
             {word for file in files for word in re.split(r"[-_.]", file.stem) if not word.isdigit()}
         )
-        raise ValueError(f"no shard of {path} has split {split!r} in its name: {near(split, words)}")
+        raise ValueError(f"no shard of {path} has split {split!r} in its name: {hint(split, words)}")
     return chosen
 
 

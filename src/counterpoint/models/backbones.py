@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 from counterpoint.extras import need
 from counterpoint.models.conv4 import Conv4
 from counterpoint.models.small_resnet import SmallResNet
+from counterpoint.names import hint
 
 BACKBONES: dict[str, Callable[..., Conv4 | SmallResNet]] = {
     "conv4": Conv4,
@@ -109,7 +109,7 @@ def _torchvision(name: str, stem: str, published: str | None) -> Bare:
     known = torchvision_names()
     if name not in known:
         raise ValueError(
-            f"backbone {name!r} is not known; {nearest(name, [*BACKBONES, *known])}. "
+            f"backbone {name!r} is not known; {hint(name, [*BACKBONES, *known])}. "
             f"Ours: {', '.join(BACKBONES)}; also any torchvision classification model, and timm:NAME"
         )
     if published:
@@ -159,7 +159,7 @@ def _without_last(classifier: nn.Module) -> tuple[nn.Module, int]:
 def _timm(name: str, published: str | None) -> Bare:
     timm = need("timm", extra="backbones")
     if not timm.is_model(name):
-        raise ValueError(f"backbone 'timm:{name}' is not known; {nearest(name, timm.list_models())}")
+        raise ValueError(f"backbone 'timm:{name}' is not known; {hint(name, timm.list_models())}")
     if published not in (None, "DEFAULT"):
         raise ValueError(
             f"weights {published!r} of timm:{name} are not a file; timm names weights in the model: "
@@ -175,13 +175,3 @@ def _timm(name: str, published: str | None) -> Bare:
     classifier = model.default_cfg.get("classifier") or ()
     parts = (classifier,) if isinstance(classifier, str) else tuple(classifier)
     return Bare(model, width, size, tuple(f"{part}." for part in parts))
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The part of an error that helps with a misspelt name.
-
-    >>> nearest("conv5", ["conv4", "resnet8"])
-    'nearest: conv4'
-    """
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
-    return f"nearest: {', '.join(close)}" if close else "no name is near it"

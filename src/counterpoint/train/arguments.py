@@ -6,7 +6,6 @@ section that names it takes exactly those arguments: checked, the defaults fille
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -15,24 +14,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """A hint for a name that is not allowed: the nearest one that is, or all of them.
-
-    >>> nearest("taus", ["tau", "tau_s"])
-    "did you mean 'tau_s'?"
-    >>> nearest("zebra", ["tau", "tau_s"])
-    'allowed: tau, tau_s'
-    """
-    names = sorted(allowed)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names) or 'none'}"
+from counterpoint.names import hint
 
 
 def choose(kind: str, name: str, table: Mapping[str, Any]) -> Any:
     """The entry of that name, or a ValueError with the nearest right one."""
     if name not in table:
-        raise ValueError(f"unknown {kind} {name!r}: {nearest(name, table)}")
+        raise ValueError(f"unknown {kind} {name!r}: {hint(name, table)}")
     return table[name]
 
 
@@ -83,7 +71,7 @@ def _sentence(fault: Any, model: type[BaseModel], where: str) -> str:
     key = ".".join([where, *path] if where else path)
     if fault["type"] == "extra_forbidden":
         owner = _owner(model, path[:-1])
-        return f"{key} is not a key of the recipe: {nearest(path[-1], owner.model_fields if owner else [])}"
+        return f"{key} is not a key of the recipe: {hint(path[-1], owner.model_fields if owner else [])}"
     if fault["type"] == "missing":
         return f"{key} is missing"
     if fault["type"] == "value_error":

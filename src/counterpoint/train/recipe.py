@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from counterpoint.data import SOURCES
 from counterpoint.data.views import ViewSpec, view_spec
+from counterpoint.names import hint
 from counterpoint.objectives import OBJECTIVES, Objective
 from counterpoint.similarity import GRAPHS
-from counterpoint.train.arguments import arguments, choose, nearest, problems
+from counterpoint.train.arguments import arguments, choose, problems
 
 
 class Section(BaseModel):
@@ -319,8 +320,8 @@ def find_recipes(name: str | os.PathLike[str]) -> list[Path]:
     if group := sorted((folder / str(name)).glob("*.yaml")):
         return group
     allowed = dict.fromkeys([*recipe_names(), *(n.rpartition("/")[0] for n in recipe_names())])
-    hint = nearest(str(name), [n for n in allowed if n])
-    raise ValueError(f"unknown recipe {str(name)!r}: {hint}; or give a path that ends in .yaml")
+    known = hint(str(name), [n for n in allowed if n])
+    raise ValueError(f"unknown recipe {str(name)!r}: {known}; or give a path that ends in .yaml")
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
