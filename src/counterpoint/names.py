@@ -15,8 +15,8 @@ def hint(name: str, known: Iterable[str]) -> str:
 
     >>> hint("tset", ["train", "test"])
     "there are train, test; did you mean 'test'?"
-    >>> hint("resnet1", [f"resnet{depth}" for depth in range(10, 40)])
-    "did you mean 'resnet19'?"
+    >>> hint("clas 7", [f"class {i}" for i in range(30)])
+    "did you mean 'class 7'?"
     >>> hint("x", [])
     'there are none'
     """
