@@ -1,4 +1,6 @@
+import doctest
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from counterpoint.data.shapes_scenes import (
     uniform,
 )
 
+PAGE = Path(__file__).parents[2] / "docs" / "data" / "shapes.md"
 CLASSES = {"object": 12, "colour": 10, "size": 3, "texture": 4, "background": 12}
 
 
@@ -274,9 +277,23 @@ def test_the_picture_is_the_tensor():
         ({"background_correlation": 1.01}, "background_correlation must lie in [0, 1], got 1.01"),
         ({"background_correlation": -0.1}, "background_correlation must lie in [0, 1]"),
         ({"background_correlation": float("nan")}, "background_correlation must lie in [0, 1], got nan"),
+        ({"background_correlation": "high"}, "background_correlation must lie in [0, 1], got 'high'"),
+        ({"camera": True}, "camera must be one of 0, 1, got True"),
         ({"camera": 2}, "camera must be one of 0, 1, got 2"),
     ],
 )
 def test_bad_input_is_refused_by_name(wrong, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         shapes(**{"count": 2, **wrong})
+
+
+def test_the_examples_of_the_page_run():
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
+    assert tried >= 10
+    assert failed == 0
+
+
+def test_the_page_names_every_class():
+    text = PAGE.read_text(encoding="utf-8")
+    for names_of_column in (OBJECTS, COLOURS, SIZES, TEXTURES, BACKGROUNDS):
+        assert ", ".join(names_of_column) in text

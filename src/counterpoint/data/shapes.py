@@ -94,7 +94,7 @@ def _check(split: str, count: int, seed: int, size: int, background_correlation:
     for name, value, least in (("count", count, 1), ("size", size, MIN_SIZE), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    if not 0.0 <= background_correlation <= 1.0:
+    if not isinstance(background_correlation, int | float) or not 0 <= background_correlation <= 1:
         raise ValueError(f"background_correlation must lie in [0, 1], got {background_correlation!r}")
-    if camera not in CAMERAS:
+    if isinstance(camera, bool) or camera not in CAMERAS:
         raise ValueError(f"camera must be one of {', '.join(map(str, CAMERAS))}, got {camera!r}")
