@@ -198,11 +198,31 @@ def test_float_pictures_give_the_views_of_bytes():
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
-def test_a_large_batch_is_worked_on_in_parts_with_the_same_result(monkeypatch):
+@pytest.fixture
+def thread_count():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("spec", [SIMCLR, view_spec("supcon", size=24)])
+def test_views_do_not_depend_on_cores_or_on_the_parts_a_batch_is_cut_into(monkeypatch, thread_count, spec):
     x = bytes_like(40)
+    whole = torch.cat(make_views(x, spec, generator()))
+    for threads, rows in ((1, 7), (2, 7), (3, 20)):
+        thread_count(threads)
+        monkeypatch.setattr(tensor_views, "CHUNK", rows * 3 * 24 * 24)
+        assert torch.equal(torch.cat(make_views(x, spec, generator())), whole)
+
+
+def test_views_are_made_in_inference_mode_and_under_autocast(monkeypatch, thread_count):
+    x = bytes_like(20)
     whole = torch.cat(make_views(x, SIMCLR, generator()))
-    monkeypatch.setattr(tensor_views, "CHUNK", 7 * 3 * 24 * 24)
-    torch.testing.assert_close(torch.cat(make_views(x, SIMCLR, generator())), whole, atol=1e-6, rtol=0)
+    monkeypatch.setattr(tensor_views, "CHUNK", 5 * 3 * 24 * 24)
+    for threads in (1, 2):
+        thread_count(threads)
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(torch.cat(make_views(x, SIMCLR, generator())), whole)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from torchvision.transforms.v2 import functional as F
 
 from counterpoint.data import tensor_ops as ops
 from counterpoint.data.auto_augment import auto_augment, draw_auto_augment
+from counterpoint.data.cores import for_each
 from counterpoint.data.views import ViewSpec
 
 CROP_TRIES = 10  # as torchvision: then the largest centre crop with an allowed ratio
-CHUNK = 3 * 2**19  # picture values worked on at once on a CPU: what its caches hold
+CHUNK = 3 * 2**17  # picture values worked on at once by a CPU core: what its cache holds
 
 
 @dataclass(frozen=True)
@@ -147,12 +148,15 @@ def render(pictures: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
     path, place = path.sort(stable=True)
     laid = torch.empty(m, 3, spec.size, spec.size, device=pictures.device)
     sharp = int((path < 8).sum())
-    step = m if pictures.is_cuda else max(1, CHUNK // (3 * spec.size**2))
-    for part in [*_parts(0, sharp, step), *_parts(sharp, m, step)]:
+    step = CHUNK // (3 * spec.size**2) if pictures.device.type == "cpu" else m
+
+    def lay(part: slice) -> None:
         x = _coloured(pictures, place[part], draws, spec)
         if part.start >= sharp and draws.sigma is not None:
             x = ops.gaussian_blur(x, _there(draws.sigma[place[part]], x), spec.blur_kernel)
         normalise(x, spec, out=laid[part])
+
+    for_each(lay, [*_parts(0, sharp, step), *_parts(sharp, m, step)])
     return laid.index_select(0, _there(place.argsort(), laid))
 
 
