@@ -77,8 +77,18 @@ def labelled_rows(train: Features, test: Features, column: str | None = None) ->
         "test_n_unseen": int((~torch.isin(test_y, found)).sum()),
     }
     return Rows(
-        train.h[train_labels.known], y, test.h[test_labels.known], test_y, len(train_labels.names), settings
+        _rows(train.h, train_labels.known),
+        y,
+        _rows(test.h, test_labels.known),
+        test_y,
+        len(train_labels.names),
+        settings,
     )
+
+
+def _rows(h: Tensor, known: Tensor) -> Tensor:
+    # Selecting copies, and features may fill much of the memory.
+    return h if bool(known.all()) else h[known]
 
 
 def _start(names: Sequence[str]) -> str:

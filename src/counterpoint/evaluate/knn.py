@@ -160,9 +160,9 @@ def unit_rows(h: Tensor) -> Tensor:
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     largest = h.abs().amax(dim=1, keepdim=True)
-    h = h / torch.where(largest > 0, largest, 1)
-    norm = h.norm(dim=1, keepdim=True)
-    return h / torch.where(norm > 0, norm, 1)
+    unit = h / torch.where(largest > 0, largest, 1)
+    norm = unit.norm(dim=1, keepdim=True)
+    return unit.div_(torch.where(norm > 0, norm, 1))
 
 
 def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
