@@ -6,8 +6,8 @@ The features `x` are standardised with the mean and deviation of the training sp
 penalty. In scikit-learn's terms `C = 1 / (l2 * n)`.
 
 The problem is convex, so the number does not depend on a learning rate or on when training stopped: L-BFGS
-runs until `gap`, what is left to gain, is a small share of the loss. The objective is l2-strongly convex in W,
-hence at most `|grad_W|^2 / (2 * l2)` is left to gain from W alone. The bias has no penalty; its part is
+runs until `gap`, what is left to gain, is a small share of the loss. The objective is l2-strongly convex in
+W, hence at most `|grad_W|^2 / (2 * l2)` is left to gain from W alone. The bias has no penalty; its part is
 estimated with the curvature that the loss has at the start. The settings record the gap.
 
 What makes it quick: in the eigenbasis of the feature covariance the penalty keeps its form, and dividing each
