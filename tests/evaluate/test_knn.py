@@ -119,6 +119,15 @@ def test_neighbours_are_those_of_a_full_sort(distance: str, tile: int):
         torch.testing.assert_close(full.gather(1, near), order.values[:, :k], rtol=1e-5, atol=1e-5)
 
 
+def test_distances_far_from_the_origin_stay_exact():
+    base, queries = (clusters(n, 8, 3, noise=1.0, seed=4, offset=n)[0] + 3000 for n in (50, 60))
+    full = torch.cdist(queries.double(), base.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    ((_, near, similarity),) = nearest(queries, base, k=5, distance="euclidean")
+    order = full.sort(dim=1)
+    torch.testing.assert_close(-similarity.double(), order.values[:, :5], rtol=1e-3, atol=1e-3)
+    assert (near == order.indices[:, :5]).double().mean() > 0.98
+
+
 def test_nothing_as_large_as_all_pairs_is_ever_held():
     train, test = (
         split(torch.randn(9000, 4), torch.arange(9000) % 3),
