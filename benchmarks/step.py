@@ -2,9 +2,10 @@
 
     python benchmarks/step.py [--steps 60] [--data PARQUET_FOLDER]
 
-Every method has its own copy of the same encoder and sees the same batches; the order of the methods turns with
-each step, so that a drift of the machine's speed falls on all of them. The step is the whole one: augmentation,
-forward, target, loss, backward and update. Without --data the pictures are the built-in ones at 32 pixels.
+Every method has its own copy of the same encoder and sees the same batches; the order of the methods turns
+with each step, so that a drift of the machine's speed falls on all of them. The step is the whole one:
+augmentation, forward, target, loss, backward and update. Without --data the pictures are the built-in ones at
+32 pixels.
 """
 
 from __future__ import annotations
@@ -66,9 +67,8 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--data", help="a folder of Parquet files in the Hugging Face layout")
     given = parser.parse_args()
-    data = (
-        f"{{source: parquet, path: {given.data}}}" if given.data else "{source: shapes, count: 4000, size: 32}"
-    )
+    built_in = "{source: shapes, count: 4000, size: 32}"
+    data = f"{{source: parquet, path: {given.data}}}" if given.data else built_in
     trainees = {method: Trainee(method, data) for method in METHODS}
     order = list(trainees.values())
     for _ in range(given.warmup + given.steps):

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from counterpoint.data.samples import Labels
+from counterpoint.evaluate.features import Features, save_features
 from counterpoint.evaluate.record import Result, save_results
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -202,11 +205,13 @@ def make_runs(
             (folder / "done.json").write_text(json.dumps({"steps": 600, "seconds": 82.0 + seed}))
             rows, bank = features(method, known, seed, 1), features(method, bank_known, seed, 2)
             save_results(folder / "results.json", measure(bank, rows, bank_known, known, seed))
-            extra = {} if captions is None else {"captions": np.array(captions)}
-            np.savez(folder / "features.npz", h=rows.astype(np.float16),
-                     keys=np.array([f"test/{i:05d}" for i in range(test)]),
-                     **{f"labels_{column}": values for column, values in known.items()},
-                     **{f"names_{column}": np.array(names[column]) for column in known}, **extra)  # fmt: skip
+            columns = {
+                column: Labels(torch.from_numpy(values).long(), names[column])
+                for column, values in known.items()
+            }
+            keys = [f"test/{i:05d}" for i in range(test)]
+            made = Features(torch.from_numpy(rows).float(), keys, columns, "test", captions=captions)
+            save_features(folder / "features.npz", made)
             if method.similarity is not None:
                 np.savez(folder / "graph.npz", similarity=target(), names=np.array(names["object"]),
                          column="object", name="captions")  # fmt: skip

@@ -43,10 +43,9 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
     assert len(shown) >= 6
     for line in shown:
         monkeypatch.setattr(sys, "argv", shlex.split(line))
-        try:
+        with pytest.raises(SystemExit) as stop:
             main()
-        except SystemExit as stop:
-            assert not stop.code, f"{line}: {capsys.readouterr().err}"
+        assert not stop.value.code, f"{line}: {capsys.readouterr().err}"
     for made in ("runs/mine/report.html", "runs/pair/report.html", "runs/pair/xclr/seed-1/results.json"):
         assert Path(made).exists(), made
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from counterpoint.evaluate import Result
 
 app = typer.Typer(
     name="counterpoint",
@@ -95,33 +100,43 @@ def compare(
     if dry_run:
         for recipe in recipes:
             print(recipe.to_yaml())
-        print(
-            "# would write: "
-            + ", ".join(str(run_folder(out, r)) for r in plan(recipes, numbers, out, resume, overwrite))
-        )
+        folders = [str(run_folder(out, run)) for run in plan(recipes, numbers, out, resume, overwrite)]
+        print(f"# would write: {', '.join(folders)}")
         return
     lines = run_comparison(recipes, numbers, out, resume=resume, overwrite=overwrite, console=err_console)
     out_console.print(table(lines))
     runs = [
         run_folder(out, recipe.model_copy(update={"seed": seed})) for recipe in recipes for seed in numbers
     ]
-    page = _write_report(runs, out / "report.html", overwrite=True)
+    page = _write_report(runs, out / "report.html", out, overwrite=True)
     print(f"report: {page}")
 
 
-@app.command(epilog="Example: `counterpoint report runs/demo --out demo.html`")
+@app.command(epilog="Example: `counterpoint report runs/demo --baseline simclr --out demo.html`")
 def report(
     folder: Annotated[Path, typer.Argument(help="folder of a comparison, or of one run")],
     out: Annotated[
         Path | None, typer.Option(help="the page to write; FOLDER/report.html if not given")
     ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="recipe the others are held against; the first one if not given")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the HTML report of runs that are there already."""
+    from counterpoint.names import hint
+    from counterpoint.train.run import Run
+
     found = sorted(path.parent for path in folder.rglob("recipe.yaml"))
     if not found:
         raise ValueError(f"there is no run under {folder}")
-    print(f"report: {_write_report(found, out or folder / 'report.html', overwrite)}")
+    if baseline is not None:
+        names = {run: Run(run).recipe.name for run in found}
+        if baseline not in names.values():
+            known = hint(baseline, sorted(set(names.values())))
+            raise ValueError(f"no run under {folder} has the recipe {baseline!r}: {known}")
+        found.sort(key=lambda run: names[run] != baseline)
+    print(f"report: {_write_report(found, out or folder / 'report.html', folder, overwrite)}")
 
 
 @recipes_app.command("list", epilog="Example: `counterpoint recipes list`")
@@ -162,26 +177,32 @@ def _seeds(text: str) -> list[int]:
         raise ValueError(f"--seeds takes whole numbers with commas between them, got {text!r}") from None
 
 
-def _print_results(results: list) -> None:  # type: ignore[type-arg]
+def _print_results(results: list[Result]) -> None:
     for result in results:
         detail = f"k={result.settings['k']}" if result.protocol == "knn" else ""
         print(f"{result.settings['column']:<12} {result.protocol:<7} {detail:<6} {100 * result.value:6.2f} %")
 
 
-def _write_report(runs: list[Path], page: Path, overwrite: bool) -> Path:
+def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -> Path:
     from counterpoint.report import write_report
     from counterpoint.train.run import Run
     from counterpoint.train.setup import load_splits
 
-    test = load_splits(Run(runs[0]).recipe.data).test
-    index = {key: i for i, key in enumerate(test.keys)}
-    return write_report(
-        runs,
-        page,
-        title=f"Comparison: {page.parent.name}",
-        picture=lambda key: test.picture(index[key]),
-        overwrite=overwrite,
-    )
+    def say(line: str) -> None:
+        err_console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    picture = None
+    try:
+        test = load_splits(Run(runs[0]).recipe.data, say).test
+        index = {key: i for i, key in enumerate(test.keys)}
+
+        def picture(key: str) -> Image.Image:
+            return test.picture(index[key])
+
+    except ValueError as error:
+        say(f"the report shows no pictures: {error}")
+    title = f"Comparison: {folder.resolve().name}"
+    return write_report(runs, page, title=title, picture=picture, overwrite=overwrite)
 
 
 def _stop(reason: str) -> NoReturn:

@@ -117,7 +117,7 @@ def test_recipes(counterpoint, tmp_path):
     assert yaml.safe_load(out)["optim"]["name"] == "lars"
     code, _, _ = counterpoint("recipes", "copy", "demo/xclr", tmp_path / "mine.yaml")
     assert code == 0
-    code, out, _ = counterpoint("train", tmp_path / "mine.yaml", "--dry-run")
+    code, _, _ = counterpoint("train", tmp_path / "mine.yaml", "--dry-run")
     assert code == 0
     refused(counterpoint("recipes", "copy", "demo/xclr", tmp_path / "mine.yaml"), "exists already")
     refused(counterpoint("recipes", "copy", "demo", tmp_path / "other.yaml"), "is a group")
@@ -170,7 +170,7 @@ def test_a_flat_folder_without_labels_gives_features(counterpoint, tmp_path):
     pictures(tmp_path / "p" / "all")
     data = f"data={{source: folder, path: {tmp_path / 'p'}, labelled: false, train: null, holdout: 0.4}}"
     words = ("train", "demo/simclr", data, *TINY[2:-2], "optim.warmup_epochs=0", "evaluate.columns=null")
-    code, out, err = counterpoint(*words, "--out", tmp_path / "run")
+    code, _, err = counterpoint(*words, "--out", tmp_path / "run")
     assert code == 0, err
     assert "no labels" in err
     assert (tmp_path / "run" / "features.npz").exists()

@@ -25,7 +25,10 @@ def test_arguments_of_the_caller_are_left_out():
     ("given", "message"),
     [
         ({}, r"data\.path is missing"),
-        ({"path": "a", "sise": 3}, r"data\.sise is not a key of the recipe: there are path, size, share, names; did you mean 'size'\?"),
+        (
+            {"path": "a", "sise": 3},
+            r"data\.sise is not a key of the recipe: there are path, .*; did you mean 'size'\?",
+        ),
         ({"path": "a", "zzz": 3}, r"there are path, size, share, names"),
         ({"path": "a", "size": "big"}, r"data\.size: .*integer.*got 'big'"),
         ({"path": "a", "names": 3}, r"data\.names: .*got 3"),
@@ -38,5 +41,5 @@ def test_faults_name_the_key_the_value_and_what_is_allowed(given, message):
 
 def test_choose_names_the_nearest():
     assert choose("objective", "xclr", {"xclr": 1}) == 1
-    with pytest.raises(ValueError, match=r"unknown objective 'xlcr': there are xclr, supcon; did you mean 'xclr'\?"):
+    with pytest.raises(ValueError, match=r"'xlcr': there are xclr, supcon; did you mean 'xclr'\?"):
         choose("objective", "xlcr", {"xclr": 1, "supcon": 2})

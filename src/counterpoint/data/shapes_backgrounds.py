@@ -46,7 +46,8 @@ def blend(image: Floats, colour: Sequence[float], t: Floats) -> None:
 
 def step(t: Floats, edge: float, width: float) -> Floats:
     """0 below the edge, 1 above, a straight ramp of that width between."""
-    return np.clip((t - edge) * (1.0 / width) + 0.5, 0.0, 1.0)
+    ramp: Floats = np.clip((t - edge) * (1.0 / width) + 0.5, 0.0, 1.0)
+    return ramp
 
 
 def _look_up(table: Floats, x: Floats, y: Floats) -> Floats:

@@ -279,7 +279,8 @@ def _arrow(p: Floats, q: Floats) -> Floats:
     q = np.abs(q)
     shaft = np.maximum(q - 0.20, np.abs(p + 0.40) - 0.56)
     head = np.maximum(0.02 - p, 0.62 * (p - 0.98) + 0.785 * q)
-    return np.minimum(shaft, head)
+    distance: Floats = np.minimum(shaft, head)
+    return distance
 
 
 def _drop(p: Floats, q: Floats) -> Floats:
@@ -295,7 +296,8 @@ def _bolt(p: Floats, q: Floats) -> Floats:
     def spike(p: Floats, q: Floats) -> Floats:
         left = -0.78 * (p - 0.31) + 0.62 * (q - 0.82) - 0.05
         right = 0.98 * (p - 0.31) - 0.20 * (q - 0.82) - 0.01
-        return np.maximum(np.maximum(left, right), -q - 0.16)
+        distance: Floats = np.maximum(np.maximum(left, right), -q - 0.16)
+        return distance
 
     return np.minimum(spike(p, q), spike(-p, -q))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+# float32 at run time; numpy's own types promise that of few operations with Python numbers.
+Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
 OBJECTS = (

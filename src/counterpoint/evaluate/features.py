@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ class Features:
     labels: named label columns; the first one is the default of the probes.
     name: the split, as `Samples.name`; it goes into the record of each result.
     layer: "h" (backbone) or "z" (head).
+    captions: one text per sample, or None.
 
     Raises ValueError for counts that differ and for a row that is not finite.
 
@@ -42,12 +44,15 @@ class Features:
     labels: Mapping[str, Labels] = field(default_factory=dict)
     name: str = ""
     layer: str = "h"
+    captions: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.h.ndim != 2 or self.h.dtype != torch.float32:
             raise ValueError(f"features must be (n, d) float32, got {tuple(self.h.shape)} {self.h.dtype}")
         if len(self.keys) != len(self.h):
             raise ValueError(f"{len(self.keys)} keys for {len(self.h)} feature rows")
+        if self.captions is not None and len(self.captions) != len(self.h):
+            raise ValueError(f"{len(self.captions)} captions for {len(self.h)} feature rows")
         for column, labels in self.labels.items():
             if len(labels.values) != len(self.h):
                 raise ValueError(
@@ -132,7 +137,7 @@ def extract(
             f"{len(missing)} of {len(samples)} samples of {samples.name!r} were not in the batches; "
             f"the first is {samples.keys[int(missing[0])]!r}"
         )
-    return Features(rows, list(samples.keys), dict(samples.labels), samples.name, layer)
+    return Features(rows, list(samples.keys), dict(samples.labels), samples.name, layer, samples.captions)
 
 
 @contextmanager
@@ -171,7 +176,8 @@ def save_features(
 ) -> None:
     """Write features as an npz file: `h`, `keys`, and `labels_<column>`, `names_<column>` per label column.
 
-    The file also holds `name` and `layer`. It is written whole or not at all.
+    The file also holds `name`, `layer` and, where there are any, `captions`. It is written whole or not at
+    all.
 
     Raises ValueError when float16 cannot hold a row to one per cent: float32 then does.
 
@@ -200,6 +206,9 @@ def save_features(
         "name": np.array(features.name, dtype=str),
         "layer": np.array(features.layer, dtype=str),
     }
+    if features.captions is not None:
+        # As one JSON text, because an array of strings makes every one as long as the longest.
+        arrays["captions"] = np.frombuffer(json.dumps(list(features.captions)).encode(), dtype=np.uint8)
     for column, labels in features.labels.items():
         arrays[f"labels_{column}"] = labels.values.numpy()
         arrays[f"names_{column}"] = np.array(list(labels.names), dtype=str)
@@ -238,7 +247,9 @@ def load_features(path: Path | str) -> Features:
         labels[column] = Labels(values, arrays[f"names_{column}"].tolist())
     name = str(arrays.get("name", ""))
     layer = str(arrays.get("layer", "h"))
-    return Features(torch.from_numpy(arrays["h"]).float(), arrays["keys"].tolist(), labels, name, layer)
+    captions = json.loads(arrays["captions"].tobytes()) if "captions" in arrays else None
+    h = torch.from_numpy(arrays["h"]).float()
+    return Features(h, arrays["keys"].tolist(), labels, name, layer, captions)
 
 
 def _place(encoder: nn.Module, device: torch.device | str | None) -> torch.device:

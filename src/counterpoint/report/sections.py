@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ def _look_at_neighbours(seen: Seen, method: Method, run: Run, features: Features
     if seen.first is None:
         data = method.recipe.get("data")
         seen.first = features
-        seen.captions = _captions(run.features, len(features))
+        seen.captions = list(features.captions or ())
         seen.columns = shared_columns(features, data.get("label") if isinstance(data, dict) else None)
         count = 6 if methods <= 4 else max(2, 24 // methods)
         seen.queries = pick_queries(features, seen.columns[0] if seen.columns else None, count)
@@ -267,15 +266,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _captions(path: Path | None, count: int) -> list[str]:
-    """Captions of the test split, where the file of features holds them."""
-    if path is None:
-        return []
-    with np.load(path, allow_pickle=False) as stored:
-        captions = [str(text) for text in stored["captions"]] if "captions" in stored.files else []
-    return captions if len(captions) == count else []
 
 
 def _called(run: Run) -> str:
