@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -212,8 +213,16 @@ def _stop(reason: str) -> NoReturn:
     sys.exit(2)
 
 
+def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """One plain line for a warning of ours; other libraries' warnings are for developers, not for users."""
+    if category is UserWarning:
+        text = f"note: {' '.join(str(message).split())}"
+        err_console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """Run the command line: a user's mistake is one line and exit 2."""
+    warnings.showwarning = _warn
     try:
         app()
     except (ValueError, ImportError) as error:

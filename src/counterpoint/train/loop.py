@@ -44,7 +44,8 @@ def fit(
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    # Everything that can be refused is refused before the folder is touched.
+    # Everything that can be refused is refused before the folder is touched, the quickest to find first.
+    encoder = load_encoder(recipe)
     fabric = Fabric(accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision)
     splits = load_splits(recipe.data, say)
     source = batch_source(
@@ -58,7 +59,6 @@ def fit(
     )
     objective = recipe.build_objective()
     relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
-    encoder = load_encoder(recipe)
     start = fingerprint(encoder)
     run = claim(folder, recipe, resume, overwrite)
     loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console)
