@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -213,7 +213,14 @@ def _stop(reason: str) -> NoReturn:
     sys.exit(2)
 
 
-def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """One plain line for a warning of ours; other libraries' warnings are for developers, not for users."""
     if category is UserWarning:
         text = f"note: {' '.join(str(message).split())}"

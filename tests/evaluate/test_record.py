@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from counterpoint.evaluate import Result, difference, load_results, save_results, spread
-from counterpoint.evaluate.record import write_whole
+from counterpoint.files import write_whole
 
 
 def result(value: float = 0.5, **changes: object) -> Result:

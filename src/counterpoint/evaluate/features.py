@@ -16,7 +16,7 @@ from numpy.lib.npyio import NpzFile
 from torch import Tensor, nn
 
 from counterpoint.data.samples import Labels, Samples
-from counterpoint.evaluate.record import write_whole
+from counterpoint.files import write_whole
 
 LAYERS = ("h", "z")
 

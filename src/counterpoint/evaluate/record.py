@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from counterpoint.files import write_whole
 
 
 class Result(BaseModel):
@@ -111,28 +111,7 @@ def save_results(path: Path | str, results: Iterable[Result]) -> None:
     merged.update({result.identity: result for result in results})
     records = [result.model_dump(mode="json") for result in merged.values()]
     text = json.dumps(records, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_whole(path, lambda file: file.write(text.encode("utf-8")))
-
-
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name, then rename it: a reader sees the old file or the new one.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "note.txt"
-    >>> write_whole(path, lambda file: file.write(b"whole"))
-    >>> path.read_text(), len(list(path.parent.iterdir()))
-    ('whole', 1)
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, text.encode("utf-8"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from counterpoint import __version__
-from counterpoint.evaluate.record import write_whole
+from counterpoint.files import write_whole
 from counterpoint.report.answer import Change, answer, change, graph_of, objective_of
 from counterpoint.report.classes import Target, read_targets
 from counterpoint.report.figures import curve_panels, difference_panels, k_panels, k_winners
@@ -60,7 +60,7 @@ def write_report(
         raise ValueError(f"{out} is there already: give another path, or overwrite=True")
     methods = read_methods(runs)
     html = _template().render(**_context(methods, title, picture))
-    write_whole(out, lambda file: file.write(html.encode("utf-8")))
+    write_whole(out, html.encode("utf-8"))
     return out
 
 

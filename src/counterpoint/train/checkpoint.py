@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from counterpoint.train.files import write_whole
+from counterpoint.files import write_whole
 
 _NAME = re.compile(r"step-(\d{8})\.pt")
 _DIGEST_BYTES = 32

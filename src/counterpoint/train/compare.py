@@ -24,6 +24,7 @@ from counterpoint.evaluate import (
     save_results,
     spread,
 )
+from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.similarity import class_similarity
 from counterpoint.train.checkpoint import newest_checkpoint
@@ -85,8 +86,13 @@ def _save_graph(run: Run, recipe: Recipe, train: Samples) -> None:
     similarity: Tensor = class_similarity(
         graph, train.column(column).values, classes=len(train.column(column).names)
     )
-    np.savez(run.graph, similarity=similarity.numpy(), names=np.array(train.column(column).names),
-             column=column, name=graph.name)  # fmt: skip
+    arrays = {
+        "similarity": similarity.numpy(),
+        "names": np.array(list(train.column(column).names), dtype=str),
+        "column": np.array(column, dtype=str),
+        "name": np.array(graph.name, dtype=str),
+    }
+    write_whole(run.graph, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

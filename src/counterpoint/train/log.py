@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from counterpoint.extras import need
-from counterpoint.train.files import write_whole
+from counterpoint.files import write_whole
 
 COLUMNS = (
     "step", "epoch", "loss", "chance", "accuracy", "target_entropy", "kl", "anchors_skipped", "spread", "lr",

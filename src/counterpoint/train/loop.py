@@ -14,10 +14,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from counterpoint.data.batches import Batch, BatchSource, batch_source
+from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.objectives import Objective
 from counterpoint.train.checkpoint import newest_checkpoint, save_checkpoint
-from counterpoint.train.files import write_whole
 from counterpoint.train.health import spread, verdict
 from counterpoint.train.log import Bar, MetricsLog, Row
 from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr

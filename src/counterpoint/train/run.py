@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoint.train.files import write_whole
+from counterpoint.files import write_whole
 from counterpoint.train.recipe import Recipe, read_recipe
 
 FILES = ("recipe.yaml", "metrics.csv", "results.json", "features.npz", "graph.npz", "done.json")

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from counterpoint.train.files import write_whole
+from counterpoint.files import write_whole
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path):
