@@ -1,0 +1,68 @@
+import pytest
+from PIL import Image
+
+from counterpoint.train.recipe import parse_recipe
+from counterpoint.train.setup import load_graph, load_splits
+
+
+def recipe(**data):
+    return parse_recipe({"name": "small", "data": data, "objective": {"name": "ntxent"}})
+
+
+def pictures(folder, count):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(count):
+        Image.new("RGB", (20, 20), (i, 0, 0)).save(folder / f"{i:03d}.png")
+
+
+def test_a_holdout_parts_the_train_split():
+    whole = load_splits(recipe(source="shapes", count=100, size=16).data).train
+    parted = load_splits(recipe(source="shapes", count=100, size=16, holdout=0.2).data)
+    assert len(parted.train) == 80
+    assert len(parted.test) == 20
+    assert not set(parted.train.keys) & set(parted.test.keys)
+    assert set(parted.train.keys) | set(parted.test.keys) == set(whole.keys)
+
+
+def test_the_same_samples_are_held_out_every_time():
+    first = load_splits(recipe(source="shapes", count=101, size=16, holdout=0.2).data).test
+    again = load_splits(recipe(source="shapes", count=101, size=16, holdout=0.2, label="colour").data).test
+    assert list(first.keys) == list(again.keys)
+
+
+def test_a_limit_keeps_the_test_split_whole():
+    splits = load_splits(recipe(source="shapes", count=100, size=16, limit=30).data)
+    assert len(splits.train) == 30
+    assert len(splits.test) == 100
+
+
+def test_a_holdout_that_leaves_nothing(tmp_path):
+    pictures(tmp_path, 3)
+    data = {"source": "folder", "path": str(tmp_path), "train": None, "holdout": 0.01}
+    with pytest.raises(ValueError, match=r"holdout=0\.01 leaves one side empty: there are 3"):
+        load_splits(recipe(**data).data)
+
+
+def test_broken_pictures_stop_or_are_skipped_and_counted(tmp_path):
+    pictures(tmp_path, 10)
+    (tmp_path / "004.png").write_bytes(b"")
+    data = {"source": "folder", "path": str(tmp_path), "train": None, "holdout": 0.4}
+    with pytest.raises(ValueError, match=r"004\.png"):
+        load_splits(recipe(**data).data)
+    said = []
+    splits = load_splits(recipe(**data, on_error="skip").data, said.append)
+    assert len(splits.train) + len(splits.test) == 9
+    assert len(said) == 1
+    assert "skipped 1 broken pictures" in said[0]
+    assert "004.png" in said[0]
+
+
+def test_no_graph_where_none_is_asked_for():
+    assert load_graph(recipe(source="shapes", count=20, size=16)) is None
+
+
+def test_a_graph_covers_the_train_split():
+    plain = recipe(source="shapes", count=50, size=16, limit=20).resolved()
+    graph = load_graph(parse_recipe(plain | {"similarity": {"graph": "label"}}))
+    assert graph is not None
+    assert len(graph) == 20
