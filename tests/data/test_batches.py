@@ -198,6 +198,20 @@ def test_a_batch_of_only_bad_pictures_is_refused():
         all_of(source.epoch(0))
 
 
+def test_a_reason_that_names_the_picture_is_left_as_it_is():
+    def picture(i):
+        raise ValueError(f"picture '{i}' cannot be read: it is empty (0 bytes)" if i else "bad row 0 of 2")
+
+    for i, words in enumerate(
+        ("picture '0' cannot be read: bad row 0 of 2", "picture '1' cannot be read: it is")
+    ):
+        samples = Samples("two", ["0", "1"], picture).subset([i])
+        with pytest.raises(ValueError, match="cannot be read") as error:
+            all_of(batch_source(samples, SMALL, 1, workers=0).epoch(0))
+        assert str(error.value).startswith(words)
+        assert str(error.value).count("cannot be read") == 1
+
+
 def test_a_picture_that_is_not_rgb_is_named():
     samples = Samples("grey", ["a.png"], lambda i: Image.new("L", (20, 20)))
     with pytest.raises(ValueError, match=r"'a\.png' cannot be read: it has mode L, not RGB"):

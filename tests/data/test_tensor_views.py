@@ -251,11 +251,17 @@ def test_jitter_for_all_and_blur_for_none_or_all():
     for jitter_p, blur_p in ((1.0, 0.0), (1.0, 1.0), (0.0, 1.0)):
         spec = view_spec("simclr", size=32, jitter_p=jitter_p, blur_p=blur_p, count=1)
         draws = draw(spec, 6, 32, 32, generator())
-        views = render(bytes_like(6), draws, spec)
+        views = render(bytes_like(6), torch.arange(6), draws, spec)
         for i in range(6):
             torch.testing.assert_close(
                 views[i], slow_view(bytes_like(6)[i], draws, i, spec), atol=1e-4, rtol=0
             )
+
+
+def test_a_batch_is_picked_by_ids():
+    x, ids = bytes_like(9), torch.tensor([3, 8, 3, 0])
+    picked = make_views(x, SIMCLR, generator(), ids)
+    assert all(map(torch.equal, picked, make_views(x[ids], SIMCLR, generator())))
 
 
 def test_no_pictures_give_no_views():

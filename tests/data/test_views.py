@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -94,3 +96,8 @@ def test_unknown_names_are_refused_with_the_nearest():
 def test_a_spec_does_not_change():
     with pytest.raises(ValidationError, match="frozen"):
         PRESETS["simclr"].size = 32
+
+
+def test_the_page_names_every_field_and_preset():
+    page = (Path(__file__).parents[2] / "docs" / "data" / "views.md").read_text()
+    assert [name for name in [*ViewSpec.model_fields, *PRESETS] if f"`{name}`" not in page] == []

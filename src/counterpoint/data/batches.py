@@ -113,10 +113,13 @@ class BatchSource:
         self, pictures: Tensor, lists: Sequence[Tensor], epoch: int, start: int
     ) -> Iterator[Batch]:
         for step, ids in enumerate(lists, start):
-            chosen = pictures.index_select(0, ids.to(pictures.device)).to(self.device, non_blocking=True)
             generator = _generator(STEP, self.seed, epoch, step)
             with torch.no_grad():
-                views = make_views(chosen, self.spec, generator)
+                if pictures.device == self.device:
+                    views = make_views(pictures, self.spec, generator, ids)
+                else:
+                    chosen = pictures.index_select(0, ids).to(self.device, non_blocking=True)
+                    views = make_views(chosen, self.spec, generator)
             yield Batch(ids, views)
 
     def _from_files(self, lists: Sequence[Tensor], epoch: int) -> Iterator[Batch]:
@@ -144,7 +147,9 @@ class BatchSource:
         if not bad:
             return
         key = self.samples.keys[bad[0].index]
-        reason = bad[0].reason if key in bad[0].reason else f"picture {key!r} cannot be read: {bad[0].reason}"
+        reason = bad[0].reason
+        if repr(key) not in reason:
+            reason = f"picture {key!r} cannot be read: {reason}"
         if self.on_error == "stop":
             raise ValueError(f"{reason} (on_error='skip' leaves such pictures out)")
         if good == 0:

@@ -9,14 +9,33 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it torch works on one core in this thread: for short operations that it would share.
+
+    Its helper threads keep a core busy for some milliseconds after each of those, waiting for the next.
+
+    >>> with alone():
+    ...     torch.get_num_threads()
+    1
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def for_each(do: Callable[[T], None], pieces: Sequence[T]) -> None:
@@ -41,8 +60,11 @@ def for_each(do: Callable[[T], None], pieces: Sequence[T]) -> None:
         with torch.inference_mode(inference):
             do(piece)
 
-    for _ in _pool(threads).map(on_a_core, pieces):
-        pass
+    pool = _pool(threads)
+    # The matrix library has one thread count for the whole process, and would share its products again.
+    with alone():
+        for _ in pool.map(on_a_core, pieces):
+            pass
 
 
 @cache
@@ -59,8 +81,6 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
     for _ in pool.map(work_alone, range(threads)):
         pass
-    # Threads started later would take the count that was set last.
-    torch.set_num_threads(threads)
     return pool
 
 

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F
 
 from counterpoint.data import tensor_ops as ops
 from counterpoint.data.auto_augment import auto_augment, draw_auto_augment
-from counterpoint.data.cores import for_each
+from counterpoint.data.cores import alone, for_each
 from counterpoint.data.views import ViewSpec
 
 CROP_TRIES = 10  # as torchvision: then the largest centre crop with an allowed ratio
@@ -40,11 +40,14 @@ class Draws:
     sigma: Tensor | None = None
 
 
-def make_views(pictures: Tensor, spec: ViewSpec, generator: torch.Generator) -> list[Tensor]:
+def make_views(
+    pictures: Tensor, spec: ViewSpec, generator: torch.Generator, ids: Tensor | None = None
+) -> list[Tensor]:
     """`spec.count` views of each picture of a batch.
 
-    pictures: `(n, 3, h, w)`, uint8 or float in [0, 1], on any device.
+    pictures: `(k, 3, h, w)`, uint8 or float in [0, 1], on any device.
     generator: on the CPU; the same state gives the same views on every device, to rounding.
+    ids: `(n,)` int64 on the CPU, the rows of `pictures` that make the batch; all if not given.
     Returns `spec.count` tensors `(n, 3, size, size)` float32, normalised, on the pictures' device.
     Raises ValueError for pictures of another shape or dtype.
 
@@ -55,9 +58,11 @@ def make_views(pictures: Tensor, spec: ViewSpec, generator: torch.Generator) -> 
     (2, torch.Size([5, 3, 32, 32]))
     """
     _check(pictures)
-    n, _, height, width = pictures.shape
-    draws = draw(spec, n * spec.count, height, width, generator)
-    return list(render(pictures, draws, spec).chunk(spec.count))
+    ids = torch.arange(len(pictures)) if ids is None else ids
+    height, width = pictures.shape[2:]
+    with alone():
+        draws = draw(spec, len(ids) * spec.count, height, width, generator)
+    return list(render(pictures, ids.repeat(spec.count), draws, spec).chunk(spec.count))
 
 
 def draw(spec: ViewSpec, m: int, height: int, width: int, generator: torch.Generator) -> Draws:
@@ -132,13 +137,13 @@ def _centre_box(height: int, width: int, ratio: tuple[float, float]) -> tuple[in
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def render(pictures: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
+def render(pictures: Tensor, ids: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
     """The views with these parameters.
 
-    pictures: `(n, 3, h, w)`; view i of m is made of picture i modulo n.
+    pictures: `(k, 3, h, w)`. ids: `(m,)` int64 on the CPU; view i is made of picture `ids[i]`.
     Returns `(m, 3, size, size)` float32, normalised.
     """
-    m = _count(draws, len(pictures) * spec.count)
+    m = len(ids)
     # Views that take the same path are laid side by side: a slice of a batch is free, picking rows is a copy.
     path = torch.zeros(m, dtype=torch.int64)
     if draws.jitter is not None and draws.order is not None:
@@ -151,22 +156,28 @@ def render(pictures: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
     step = CHUNK // (3 * spec.size**2) if pictures.device.type == "cpu" else m
 
     def lay(part: slice) -> None:
-        x = _coloured(pictures, place[part], draws, spec)
+        x = _coloured(pictures, ids, place[part], draws, spec)
         if part.start >= sharp and draws.sigma is not None:
             x = ops.gaussian_blur(x, _there(draws.sigma[place[part]], x), spec.blur_kernel)
         normalise(x, spec, out=laid[part])
 
     for_each(lay, [*_parts(0, sharp, step), *_parts(sharp, m, step)])
-    return laid.index_select(0, _there(place.argsort(), laid))
+    back, out = _there(place.argsort(), laid), torch.empty_like(laid)
+
+    def put_back(part: slice) -> None:
+        torch.index_select(laid, 0, back[part], out=out[part])
+
+    for_each(put_back, _parts(0, m, step))
+    return out
 
 
 def _parts(first: int, last: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, last)) for start in range(first, last, max(1, step))]
 
 
-def _coloured(pictures: Tensor, rows: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
+def _coloured(pictures: Tensor, ids: Tensor, rows: Tensor, draws: Draws, spec: ViewSpec) -> Tensor:
     """The views `rows`, sorted by `hue_turn` with those without jitter last, up to the blur."""
-    x = _to_size(pictures.index_select(0, _there(rows % len(pictures), pictures)), rows, draws, spec)
+    x = _to_size(pictures.index_select(0, _there(ids[rows], pictures)), rows, draws, spec)
     if spec.auto_augment is not None and draws.auto is not None:
         eight_bits = x.mul_(255).round_().to(torch.uint8)
         x = auto_augment(eight_bits, draws.auto[rows], spec.auto_augment).to(torch.float32).div_(255)
@@ -212,10 +223,6 @@ def normalise(pictures: Tensor, spec: ViewSpec, out: Tensor | None = None) -> Te
 def _there(values: Tensor, other: Tensor) -> Tensor:
     """`values` on the device of `other`."""
     return values.to(other.device, non_blocking=True)
-
-
-def _count(draws: Draws, otherwise: int) -> int:
-    return next((len(values) for values in vars(draws).values() if values is not None), otherwise)
 
 
 def _check(pictures: Tensor) -> None:
