@@ -151,23 +151,18 @@ def render(pictures: Tensor, ids: Tensor, draws: Draws, spec: ViewSpec) -> Tenso
     if draws.blur is not None:
         path = path + 8 * draws.blur
     path, place = path.sort(stable=True)
-    laid = torch.empty(m, 3, spec.size, spec.size, device=pictures.device)
     sharp = int((path < 8).sum())
+    out = torch.empty(m, 3, spec.size, spec.size, device=pictures.device)
     step = CHUNK // (3 * spec.size**2) if pictures.device.type == "cpu" else m
 
-    def lay(part: slice) -> None:
-        x = _coloured(pictures, ids, place[part], draws, spec)
+    def make(part: slice) -> None:
+        rows = place[part]
+        x = _coloured(pictures, ids, rows, draws, spec)
         if part.start >= sharp and draws.sigma is not None:
-            x = ops.gaussian_blur(x, _there(draws.sigma[place[part]], x), spec.blur_kernel)
-        normalise(x, spec, out=laid[part])
+            x = ops.gaussian_blur(x, _there(draws.sigma[rows], x), spec.blur_kernel)
+        out.index_copy_(0, _there(rows, out), normalise(x, spec))
 
-    for_each(lay, [*_parts(0, sharp, step), *_parts(sharp, m, step)])
-    back, out = _there(place.argsort(), laid), torch.empty_like(laid)
-
-    def put_back(part: slice) -> None:
-        torch.index_select(laid, 0, back[part], out=out[part])
-
-    for_each(put_back, _parts(0, m, step))
+    for_each(make, [*_parts(0, sharp, step), *_parts(sharp, m, step)])
     return out
 
 
@@ -203,11 +198,10 @@ def _to_size(pictures: Tensor, rows: Tensor, draws: Draws, spec: ViewSpec) -> Te
     return x if flip is None else torch.where(flip[:, None, None, None], x.flip(-1), x)
 
 
-def normalise(pictures: Tensor, spec: ViewSpec, out: Tensor | None = None) -> Tensor:
+def normalise(pictures: Tensor, spec: ViewSpec) -> Tensor:
     """Take off the mean and divide by the standard deviation, per channel.
 
-    pictures: `(n, 3, h, w)`, uint8 or float in [0, 1]. out: written to, if given.
-    Returns `(n, 3, h, w)` float32.
+    pictures: `(n, 3, h, w)`, uint8 or float in [0, 1]. Returns `(n, 3, h, w)` float32.
 
     >>> from counterpoint.data.views import ViewSpec
     >>> spec = ViewSpec(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
@@ -217,7 +211,7 @@ def normalise(pictures: Tensor, spec: ViewSpec, out: Tensor | None = None) -> Te
     white = 255 if pictures.dtype == torch.uint8 else 1
     scale = torch.tensor([1 / (white * s) for s in spec.std]).view(3, 1, 1)
     offset = torch.tensor([-m / s for m, s in zip(spec.mean, spec.std, strict=True)]).view(3, 1, 1)
-    return torch.mul(pictures, _there(scale, pictures), out=out).add_(_there(offset, pictures))
+    return torch.mul(pictures, _there(scale, pictures)).add_(_there(offset, pictures))
 
 
 def _there(values: Tensor, other: Tensor) -> Tensor:
