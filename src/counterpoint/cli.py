@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
 import typer
 from rich.console import Console
 
+from counterpoint import __version__
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -23,6 +25,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"counterpoint {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and leave")
+    ] = False,
+) -> None:
+    pass
+
+
 recipes_app = typer.Typer(help="See and copy the recipes that come with the package.", no_args_is_help=True)
 app.add_typer(recipes_app, name="recipes")
 
@@ -192,6 +211,8 @@ def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -
     def say(line: str) -> None:
         err_console.print(line, highlight=False, markup=False, soft_wrap=True)
 
+    if page.exists() and not overwrite:
+        raise ValueError(f"{page} is there already: replace it with --overwrite, or give another --out")
     picture = None
     try:
         test = load_splits(Run(runs[0]).recipe.data, say).test

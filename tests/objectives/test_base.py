@@ -37,14 +37,14 @@ def test_forward_does_not_compute_the_log():
         (NTXent(), {"labels": LABELS}, "NTXent does not use labels; it accepts ids"),
         (NTXent(), {"target": TARGET}, "NTXent does not use target; it accepts ids"),
         (XCLR(), {"target": TARGET, "ids": LABELS}, "XCLR does not use ids; it accepts target"),
-        (XCLR(), {}, "XCLR requires target; it accepts target"),
-        (SupCon(), {}, "SupCon requires labels; it accepts labels"),
+        (XCLR(), {}, "XCLR requires target, given by name: target=...; it accepts target"),
+        (SupCon(), {}, "SupCon requires labels, given by name: labels=...; it accepts labels"),
         (
             NTXent() + 0.5 * SupCon(),
             {"target": TARGET, "labels": LABELS},
             "NTXent \\+ 0.5 \\* SupCon does not use target",
         ),
-        (NTXent() + SupCon(), {}, "NTXent \\+ SupCon requires labels; it accepts labels, ids"),
+        (NTXent() + SupCon(), {}, "NTXent \\+ SupCon requires labels, given by name: labels=...; it accepts labels, ids"),
     ],
 )
 def test_side_arguments_are_checked(objective: Objective, side: dict[str, torch.Tensor], words: str):

@@ -74,7 +74,7 @@ class BatchSource:
         if drop_last and n < batch_size:
             raise ValueError(
                 f"data {samples.name!r} has {n} samples, less than one batch of {batch_size}: "
-                "use a smaller batch_size, or drop_last=False"
+                "use a smaller batch_size"
             )
         self.samples, self.spec, self.batch_size, self.seed = samples, spec, batch_size, seed
         self.workers, self.drop_last, self.on_error = workers, drop_last, on_error

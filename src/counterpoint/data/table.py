@@ -172,7 +172,10 @@ def _of_split(file: Path, columns: Sequence[str], rows: Sequence[_Row], split: s
     if split is None:
         return list(range(len(rows)))
     if "split" not in columns:
-        raise ValueError(f"{file} has no column 'split' to find {split!r} in (found: {', '.join(columns)})")
+        raise ValueError(
+            f"{file} has no column 'split' to find {split!r} in (found: {', '.join(columns)}); "
+            "where there are no splits, a recipe says data.train=null data.holdout=0.1"
+        )
     words = [str(row.values.get("split") or "").strip() for row in rows]
     chosen = [i for i, word in enumerate(words) if word == split]
     if not chosen:

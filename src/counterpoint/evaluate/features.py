@@ -94,6 +94,7 @@ def extract(
     samples: Samples,
     device: torch.device | str | None = None,
     layer: Literal["h", "z"] = "h",
+    missing: Literal["stop", "skip"] = "stop",
 ) -> Features:
     """Run a frozen encoder over every sample once.
 
@@ -101,6 +102,7 @@ def extract(
         its modules is in the mode it was in, and parameters and buffers are byte for byte what they were.
     batches: pairs of ids `(b,)` int64, positions in `samples`, and inputs `(b, ...)`; any order.
     device: where the encoder is; None takes it from the encoder's parameters.
+    missing: "skip" leaves out samples that are in no batch, whose pictures cannot be read, say.
 
     Raises ValueError for a sample that is missing or comes twice, for an id out of range and for features
     that are not finite.
@@ -131,12 +133,14 @@ def extract(
             if rows is None:
                 rows = torch.empty(len(samples), out.shape[1])
             rows[ids] = out.float().cpu()
-    missing = (~seen).nonzero().flatten()
-    if rows is None or len(missing):
+    absent = (~seen).nonzero().flatten()
+    if rows is None or (len(absent) and missing == "stop"):
         raise ValueError(
-            f"{len(missing)} of {len(samples)} samples of {samples.name!r} were not in the batches; "
-            f"the first is {samples.keys[int(missing[0])]!r}"
+            f"{len(absent)} of {len(samples)} samples of {samples.name!r} were not in the batches; "
+            f"the first is {samples.keys[int(absent[0])]!r}"
         )
+    if len(absent):
+        rows, samples = rows[seen], samples.subset(seen.nonzero().flatten())
     return Features(rows, list(samples.keys), dict(samples.labels), samples.name, layer, samples.captions)
 
 

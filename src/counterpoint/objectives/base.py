@@ -101,7 +101,7 @@ class Objective(nn.Module, ABC):
             if value is not None and name not in self.accepts:
                 raise ValueError(f"{self.name} does not use {name}; {accepted}")
             if value is None and name in self.requires:
-                raise ValueError(f"{self.name} requires {name}; {accepted}")
+                raise ValueError(f"{self.name} requires {name}, given by name: {name}=...; {accepted}")
 
     def __add__(self, other: Objective) -> WeightedSum:
         if not isinstance(other, Objective):

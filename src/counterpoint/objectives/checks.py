@@ -72,7 +72,10 @@ def sample_similarity(name: str, values: Tensor | None, like: Tensor) -> Tensor:
     """`values` as a detached `(n, n)` tensor of the type of `like` `(n, d)`, or a ValueError."""
     n = len(like)
     if not isinstance(values, Tensor) or not values.is_floating_point() or values.shape != (n, n):
-        raise ValueError(f"{name} must be a floating tensor of shape ({n}, {n}), got {_describe(values)}")
+        graph = "; a similarity graph gives it by graph.batch(ids)" if hasattr(values, "batch") else ""
+        raise ValueError(
+            f"{name} must be a floating tensor of shape ({n}, {n}), got {_describe(values)}{graph}"
+        )
     if values.device.type == "cpu":
         check_finite(name, values)
     return values.detach().to(device=like.device, dtype=like.dtype)

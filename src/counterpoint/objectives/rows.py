@@ -115,7 +115,13 @@ def target_soft(similarity: Tensor, tau_s: float, v: int) -> Tensor:
 
     Candidates that are another view of the anchor's own sample have the similarity on the diagonal.
     """
-    return (similarity / tau_s).repeat(v, v).fill_diagonal_(-math.inf).softmax(1)
+    logits = similarity / tau_s
+    if v == 1:
+        logits.fill_diagonal_(-math.inf)
+    # All views of a sample share one row of weights, so the softmax is taken once, over samples.
+    weight = (logits - logits.amax(1, keepdim=True)).exp_()
+    mass = v * weight.sum(1, keepdim=True) - weight.diagonal()[:, None]
+    return weight.div_(mass).repeat(v, v).fill_diagonal_(0)
 
 
 def positive_and_negatives(rows: Rows) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,9 @@ class SimilarityGraph(ABC):
 
     name: str
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {len(self)} samples)"
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""

@@ -62,8 +62,16 @@ def arguments(
 
 
 def problems(error: ValidationError, model: type[BaseModel], where: str = "") -> list[str]:
-    """One plain sentence per fault that pydantic found."""
-    return [_sentence(fault, model, where) for fault in error.errors()]
+    """One plain sentence per fault that pydantic found; what only follows from another fault is left out."""
+    faults = error.errors()
+    places = [fault["loc"] for fault in faults]
+    return [
+        _sentence(fault, model, where)
+        for fault in faults
+        if not any(
+            len(place) > len(fault["loc"]) and place[: len(fault["loc"])] == fault["loc"] for place in places
+        )
+    ]
 
 
 def _sentence(fault: Any, model: type[BaseModel], where: str) -> str:
@@ -76,7 +84,7 @@ def _sentence(fault: Any, model: type[BaseModel], where: str) -> str:
         return f"{key} is missing"
     if fault["type"] == "value_error":
         reason = str(fault["ctx"]["error"])
-        return f"{key}: {reason}" if key and not reason.startswith(key) else reason
+        return f"{key}: {reason}" if key and not reason.startswith(key.split(".")[0]) else reason
     message = fault["msg"][0].lower() + fault["msg"][1:]
     return f"{key}: {message}, got {fault['input']!r}"
 

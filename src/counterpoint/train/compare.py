@@ -33,6 +33,8 @@ from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, differences
 from counterpoint.train.setup import load_encoder, load_graph, load_splits
 
+SHOWN_K = 20
+
 
 def run_folder(out: Path, recipe: Recipe) -> Path:
     """Where a comparison puts the run of this recipe and seed."""
@@ -59,7 +61,15 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
     results: list[Result] = []
     columns = recipe.evaluate.columns or ((recipe.data.label,) if train.labels else ())
     if not columns:
-        console.print(f"{run.folder}: the data has no labels, so there are features but no accuracies")
+        _say(console, f"{run.folder}: the data has no labels, so there are features but no accuracies")
+    left_out = len(splits.train) + len(splits.test) - len(train) - len(test)
+    if left_out:
+        _say(
+            console,
+            f"{run.folder}: {left_out} pictures could not be read and were left out of the evaluation",
+        )
+    if not run.done.exists():
+        _say(console, f"{run.folder}: this run has not ended; what is measured is its newest checkpoint")
     for column in columns:
         largest = int(splits.train.column(column).known.sum())
         k = tuple(k for k in recipe.evaluate.k if k <= largest) or (largest,)
@@ -72,10 +82,17 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
     return results
 
 
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def _features(encoder: Encoder, samples: Samples, recipe: Recipe) -> Features:
     plain = recipe.views.spec.plain()
-    batches = plain_batches(samples, plain, recipe.evaluate.batch_size, workers=recipe.train.workers)
-    return extract(encoder, batches, samples)
+    on_error = recipe.data.on_error
+    batches = plain_batches(
+        samples, plain, recipe.evaluate.batch_size, workers=recipe.train.workers, on_error=on_error
+    )
+    return extract(encoder, batches, samples, missing=on_error)
 
 
 def _save_graph(run: Run, recipe: Recipe, train: Samples) -> None:
@@ -158,28 +175,35 @@ def _results(out: Path, recipe: Recipe, seed: int) -> tuple[Result, ...]:
 
 
 def table(lines: Sequence[Line]) -> Table:
-    """Mean and sample standard deviation over seeds, a column for each protocol and label column."""
-    best_k = 20
-    made = Table(title=f"accuracy in percent, mean ± standard deviation over {len(lines[0].seeds)} seeds")
-    made.add_column("recipe")
-    columns: dict[tuple[str, str], str] = {}
-    for result in lines[0].results[0]:
-        if result.protocol == "linear" or result.settings.get("k") == best_k:
-            label = f"kNN (k={best_k})" if result.protocol == "knn" else "linear"
-            columns[result.protocol, str(result.settings["column"])] = f"{result.settings['column']}\n{label}"
-    for heading in columns.values():
-        made.add_column(heading, justify="right")
+    """Mean and sample standard deviation over seeds: a row per label and protocol, a column per recipe.
+
+    Of the numbers of neighbours the table shows 20, or the largest measured one below it.
+    """
+    first = lines[0].results[0]
+    measured = [int(str(result.settings["k"])) for result in first if result.protocol == "knn"]
+    k = max((k for k in measured if k <= SHOWN_K), default=min(measured, default=0))
+    shown = [result for result in first if result.protocol != "knn" or result.settings["k"] == k]
+    seeds = len(lines[0].seeds)
+    made = Table(title=f"accuracy in percent, mean ± standard deviation over {seeds} seeds")
+    for heading in ("label", "protocol"):
+        made.add_column(heading)
     for line in lines:
-        cells = []
-        for protocol, column in columns:
-            values = [
-                100 * result.value
-                for results in line.results
-                for result in results
-                if (result.protocol, result.settings["column"]) == (protocol, column)
-                and (protocol == "linear" or result.settings["k"] == best_k)
-            ]
-            over = spread(values)
-            cells.append(f"{over.mean:.1f}" + (f" ± {over.std:.1f}" if over.std is not None else ""))
-        made.add_row(line.name, *cells)
+        made.add_column(line.name, justify="right")
+    for result in shown:
+        label = f"kNN, k={k}" if result.protocol == "knn" else result.protocol
+        made.add_row(str(result.settings["column"]), label, *(_cell(line, result) for line in lines))
     return made
+
+
+def _cell(line: Line, asked: Result) -> str:
+    """The mean of the results of a line that measure what `asked` measures."""
+    same = ("column", "k")
+    values = [
+        100 * result.value
+        for results in line.results
+        for result in results
+        if result.protocol == asked.protocol
+        and all(result.settings.get(key) == asked.settings.get(key) for key in same)
+    ]
+    over = spread(values)
+    return f"{over.mean:.1f}" if over.std is None else f"{over.mean:.1f} ± {over.std:.1f}"

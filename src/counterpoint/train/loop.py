@@ -23,7 +23,14 @@ from counterpoint.train.log import Bar, MetricsLog, Row
 from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim
-from counterpoint.train.setup import Relations, fingerprint, load_encoder, load_graph, load_splits
+from counterpoint.train.setup import (
+    Relations,
+    check_columns,
+    fingerprint,
+    load_encoder,
+    load_graph,
+    load_splits,
+)
 
 
 def fit(
@@ -48,6 +55,7 @@ def fit(
     encoder = load_encoder(recipe)
     fabric = Fabric(accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision)
     splits = load_splits(recipe.data, say)
+    check_columns(recipe, splits)
     source = batch_source(
         splits.train,
         recipe.views.spec,
@@ -124,6 +132,11 @@ class Loop:
         bar = Bar(self.console, title, self.total, self.step)
         try:
             self._train(log, bar)
+        except KeyboardInterrupt:
+            bar.say(
+                f"stopped at step {self.step} of {self.total}; the same command with --resume continues it"
+            )
+            raise
         finally:
             bar.close()
             log.close()

@@ -59,7 +59,11 @@ class Data(Named):
     @model_validator(mode="after")
     def _check(self) -> Data:
         source = choose("data source", self.source, SOURCES)
-        self._fill(arguments(source, self.arguments, "data", leave_out=("split", "on_error")))
+        try:
+            self._fill(arguments(source, self.arguments, "data", leave_out=("split", "on_error")))
+        except ValueError as error:
+            block = f"to change the source, give the whole block: data={{source: {self.source}, ...}}"
+            raise ValueError(f"{error} (arguments of source {self.source!r}; {block})") from None
         if self.train == self.test and not self.holdout:
             raise ValueError(
                 f"data.train and data.test are both {self.train!r}: give data.holdout, the share of samples "
@@ -201,10 +205,12 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_term(cls, given: Any) -> Any:
-        """A single term may stand without the list."""
-        if isinstance(given, dict) and isinstance(given.get("objective"), dict):
-            return {**given, "objective": [given["objective"]]}
-        return given
+        """A single term may stand without the list, and a bare name for a term with its defaults."""
+        if not isinstance(given, dict):
+            return given
+        term = given.get("objective")
+        term = {"name": term} if isinstance(term, str) else term
+        return {**given, "objective": [term]} if isinstance(term, dict) else given
 
     @model_validator(mode="after")
     def _targets_have_a_source(self) -> Recipe:

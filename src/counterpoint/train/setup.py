@@ -66,6 +66,17 @@ def _load(data: Data, split: str | None) -> tuple[Samples, list[str]]:
     return in_memory(source(split=split, **data.arguments, **takes_on_error), on_error=data.on_error)
 
 
+def check_columns(recipe: Recipe, splits: Splits) -> None:
+    """ValueError where the recipe asks to evaluate a label column that the data lacks."""
+    for column in recipe.evaluate.columns or ():
+        if column not in splits.train.labels:
+            has = ", ".join(splits.train.labels)
+            raise ValueError(
+                f"evaluate.columns asks for {column!r}, but data {splits.train.name!r} has "
+                + (f"only {has}" if has else "no labels: set evaluate.columns=null")
+            )
+
+
 def load_graph(recipe: Recipe, say: Say = print) -> SimilarityGraph | None:
     """The similarity graph over the train split, or None where the recipe has none."""
     if recipe.similarity is None:
