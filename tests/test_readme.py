@@ -46,6 +46,10 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as stop:
             main()
         assert not stop.value.code, f"{line}: {capsys.readouterr().err}"
+    pages = (Path(__file__).parents[1] / "docs" / "runs.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", pages, re.S):
+        exec(block, {})
+    assert Path("all.npz").exists()
     for made in ("runs/mine/report.html", "runs/pair/report.html", "runs/pair/xclr/seed-1/results.json"):
         assert Path(made).exists(), made
 

@@ -36,7 +36,7 @@ def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
     """The sentences of the opening paragraph, safe for HTML."""
     measures = [m for m in table.measures if m.metric == "accuracy"]
     if not measures:
-        return [Markup("No run has results yet, so there is nothing to compare.")]
+        return [Markup("No accuracy has been measured; the pictures below show what each encoder takes for alike.")]
     main = [m for m in measures if m.protocol == measures[0].protocol]
     name = {method.index: method.name for method in methods}
     judged = _judged(main[0])

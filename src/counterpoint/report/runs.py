@@ -150,7 +150,7 @@ def _results(folder: Path, missing: list[str]) -> tuple[Result, ...]:
         missing.append(str(error).replace(f"{path}", path.name))
         return ()
     if not results:
-        missing.append("results.json holds no results")
+        missing.append("no accuracy was measured, as its data has no labels")
     return tuple(results)
 
 
