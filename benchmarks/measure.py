@@ -115,11 +115,12 @@ def _children(pid: int) -> list[int]:
 
 
 def versions() -> dict[str, Any]:
-    """What a timing depends on: processor, cores, threads, GPU and library versions."""
+    """What a timing depends on: processor, cores, load (of the last minute), threads, GPU, library versions."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": _processor(),
         "cores": usable,
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else "",
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "python": platform.python_version(),

@@ -149,9 +149,9 @@ def test_timm_vit_with_a_fixed_size_says_so() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("resnet19", {}, "'resnet19' is not known; did you mean 'resnet1?[0-9]'.*Ours: conv4"),
+        ("resnet19", {}, "'resnet19' is not known; did you mean 'resnet1?[0-9]'.*ours: conv4"),
         ("conv5", {}, "did you mean 'conv4'"),
-        ("qqqq", {}, "Ours: conv4"),
+        ("qqqq", {}, "ours: conv4"),
         ("torchvision:resnet20", {}, "'resnet20' is not known; did you mean 'resnet"),
         ("timm:resnet5O", {}, "'timm:resnet5O' is not known; did you mean 'resnet50"),
         ("hub:resnet50", {}, "'hub' is not known before ':'; allowed: torchvision, timm"),

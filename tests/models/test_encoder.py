@@ -217,7 +217,7 @@ def test_a_file_without_a_state_dict_is_refused(tmp_path: Path) -> None:
         ({"weights": "IMAGENET1K_V1"}, "'conv4' has no published weights 'IMAGENET1K_V1'"),
         ({"pretrained": True, "weights": "x.pt"}, "pretrained=True or weights='x.pt', not both"),
         ({"head": (1, 2, 3, 4)}, "4 linear layers"),
-        ({"backbone": "conv44"}, "'conv44' is not known; nearest: conv4"),
+        ({"backbone": "conv44"}, "'conv44' is not known; did you mean 'conv4'"),
     ],
 )
 def test_refusals(options: dict[str, object], message: str) -> None:

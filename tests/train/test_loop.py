@@ -16,7 +16,13 @@ def recipe(**changes):
     plain = {
         "name": "small",
         "data": {"source": "shapes", "count": 96, "size": 32},
-        "views": {"preset": "simclr_small", "size": 24},
+        "views": {
+            "preset": "simclr_small",
+            "size": 24,
+            "crop_scale": [0.7, 1.0],
+            "jitter_p": 0.0,
+            "grey_p": 0.0,
+        },
         "model": {"backbone": "conv4", "head": [16]},
         "objective": {"name": "ntxent", "tau": 0.2},
         "optim": {"lr": 0.01},
@@ -50,7 +56,7 @@ def test_training_lowers_the_loss_and_writes_the_log(tmp_path):
     assert rows[-1]["epoch"] == 12
     assert rows[0]["chance"] == pytest.approx(torch.tensor(63.0).log().item(), rel=1e-5)
     first, last = (sum(r["loss"] for r in part) / 5 for part in (rows[:5], rows[-5:]))
-    assert last < first - 0.2
+    assert last < first - 0.5
     for row in rows:
         assert row["images_per_s"] > 0
         assert 0 <= row["data_wait"] <= 1

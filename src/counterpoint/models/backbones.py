@@ -109,8 +109,8 @@ def _torchvision(name: str, stem: str, published: str | None) -> Bare:
     known = torchvision_names()
     if name not in known:
         raise ValueError(
-            f"backbone {name!r} is not known; {hint(name, [*BACKBONES, *known])}. "
-            f"Ours: {', '.join(BACKBONES)}; also any torchvision classification model, and timm:NAME"
+            f"backbone {name!r} is not known; {hint(name, [*BACKBONES, *known])} "
+            f"(ours: {', '.join(BACKBONES)}; also any torchvision classification model, and timm:NAME)"
         )
     if published:
         allowed = ["DEFAULT", *(weights.name for weights in zoo.get_model_weights(name))]

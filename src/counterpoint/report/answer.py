@@ -36,7 +36,8 @@ def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
     """The sentences of the opening paragraph, safe for HTML."""
     measures = [m for m in table.measures if m.metric == "accuracy"]
     if not measures:
-        return [Markup("No accuracy has been measured; the pictures below show what each encoder takes for alike.")]
+        shown = "the pictures below show what each encoder takes for alike"
+        return [Markup(f"No accuracy has been measured; {shown}.")]
     main = [m for m in measures if m.protocol == measures[0].protocol]
     name = {method.index: method.name for method in methods}
     judged = _judged(main[0])
