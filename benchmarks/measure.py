@@ -115,7 +115,7 @@ def _children(pid: int) -> list[int]:
 
 
 def versions() -> dict[str, Any]:
-    """What a timing depends on: processor, cores, load (of the last minute), threads, GPU, library versions."""
+    """What a timing depends on: processor, cores, load of the last minute, threads, GPU, library versions."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": _processor(),
