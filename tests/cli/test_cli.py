@@ -176,6 +176,34 @@ def test_a_flat_folder_without_labels_gives_features(counterpoint, tmp_path):
     assert (tmp_path / "run" / "features.npz").exists()
 
 
+def test_broken_pictures_are_skipped_from_training_to_report(counterpoint, tmp_path):
+    for i in range(70):  # above 64 pixels, so that they are decoded when asked for
+        path = tmp_path / "p" / ("cat" if i % 2 else "dog") / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((80, 70), 60).convert("RGB").save(path)
+    broken = tmp_path / "p" / "cat" / "1.png"
+    broken.write_bytes(broken.read_bytes()[:500])
+    data = f"data={{source: folder, path: {tmp_path / 'p'}, train: null, holdout: 0.4, on_error: %s}}"
+    words = (*TINY[2:-2], "optim.warmup_epochs=0", "evaluate.columns=null", "train.workers=0")
+    out = ("--out", tmp_path / "run")
+    refused(
+        counterpoint("train", "demo/simclr", data % "stop", *words, "--out", tmp_path / "other"), "cat/1.png"
+    )
+    code, _, err = counterpoint("train", "demo/simclr", data % "skip", *words, *out)
+    assert code == 0, err
+    assert "1 pictures could not be read and were left out of the evaluation" in err
+    code, _, err = counterpoint("report", tmp_path / "run")
+    assert code == 0, err
+
+
+def test_missing_labels_are_refused_before_training(counterpoint, tmp_path):
+    pictures(tmp_path / "p" / "all")
+    data = f"data={{source: folder, path: {tmp_path / 'p'}, labelled: false, train: null, holdout: 0.4}}"
+    words = ("train", "demo/simclr", data, *TINY[2:], "--out", tmp_path / "run")
+    refused(counterpoint(*words), "evaluate.columns=null")
+    assert not (tmp_path / "run").exists()
+
+
 def test_one_split_for_both_needs_a_holdout(counterpoint, tmp_path):
     refused(
         counterpoint(
