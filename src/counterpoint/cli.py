@@ -123,13 +123,15 @@ def compare(
         folders = [str(run_folder(out, run)) for run in plan(recipes, numbers, out, resume, overwrite)]
         print(f"# would write: {', '.join(folders)}")
         return
+    page = out / "report.html"
+    if page.exists() and not (resume or overwrite):
+        raise ValueError(f"{page} is there already: continue with --resume or replace it with --overwrite")
     lines = run_comparison(recipes, numbers, out, resume=resume, overwrite=overwrite, console=err_console)
     out_console.print(table(lines))
     runs = [
         run_folder(out, recipe.model_copy(update={"seed": seed})) for recipe in recipes for seed in numbers
     ]
-    page = _write_report(runs, out / "report.html", out, overwrite=True)
-    print(f"report: {page}")
+    print(f"report: {_write_report(runs, page, out, overwrite=True)}")
 
 
 @app.command(epilog="Example: `counterpoint report runs/demo --baseline simclr --out demo.html`")
@@ -255,6 +257,8 @@ def main() -> None:
         app()
     except (ValueError, ImportError) as error:
         _stop(str(error))
+    except (MemoryError, OverflowError, RecursionError) as error:
+        _stop(f"a number or a nesting is too large: {str(error) or type(error).__name__}")
     except OSError as error:
         _stop(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
 

@@ -91,11 +91,50 @@ def test_compare_prints_one_table_and_writes_one_report(counterpoint, tmp_path):
     ]
     assert len(starts) == 3
     assert len(set(starts)) == 1
-    refused(counterpoint(*words), "holds a run already")
+    refused(counterpoint(*words), "--resume", "--overwrite")
     # Resuming a comparison that is whole trains nothing and gives the same table.
     code, again, err = counterpoint(*words, "--resume")
     assert code == 0
     assert again == out
+
+
+def test_resuming_a_comparison_measures_what_is_asked_for_now(counterpoint, tmp_path):
+    words = ("compare", "demo/simclr", "--seeds", "0", "--out", tmp_path / "c", *TINY)
+    code, _, err = counterpoint(*words)
+    assert code == 0, err
+    code, out, err = counterpoint(*words, "--resume", "evaluate.columns=[texture]", "evaluate.k=[3]")
+    assert code == 0, err
+    assert "texture" in out
+    assert "k=3" in out
+    assert "object" not in out
+
+
+def test_results_of_a_half_trained_run_do_not_outlive_it(counterpoint, tmp_path):
+    words = ("compare", "demo/simclr", "--seeds", "0", "--out", tmp_path / "c", *TINY)
+    folder = tmp_path / "c" / "simclr" / "seed-0"
+    code, _, _ = counterpoint(*words, "train.save_every=1", "train.keep=9")
+    assert code == 0
+    for path in sorted((folder / "checkpoints").iterdir())[1:]:
+        path.unlink()
+    (folder / "done.json").unlink()
+    code, _, err = counterpoint("evaluate", folder)
+    assert code == 0
+    assert "has not ended" in err
+    early = (folder / "results.json").read_text()
+    code, _, err = counterpoint(*words, "--resume")
+    assert code == 0, err
+    assert (folder / "results.json").read_text() != early
+
+
+def test_files_that_are_not_ours_are_left_alone(counterpoint, tmp_path):
+    (tmp_path / "metrics.csv").write_text("mine")
+    refused(counterpoint("train", "demo/simclr", "--out", tmp_path, *TINY), "--overwrite")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "report.html").write_text("mine")
+    refused(
+        counterpoint("compare", "demo/simclr", "--seeds", "0", "--out", tmp_path / "c", *TINY), "report.html"
+    )
+    assert (tmp_path / "c" / "report.html").read_text() == "mine"
 
 
 def test_dry_run_writes_nothing(counterpoint, tmp_path):
@@ -135,6 +174,9 @@ def test_recipes(counterpoint, tmp_path):
         (("train", "demo/xclr", "model.backbone=resnet19"), ("resnet19", "resnet18")),
         (("train", "demo/xclr", "train.batch_size=5000"), ("3000", "5000")),
         (("train", "demo/xclr", "nonsense"), ("key=value",)),
+        (("train", "demo/xclr", "evaluate.k=[0]"), ("evaluate.k", "0")),
+        (("train", "demo/xclr", "evaluate.temperature=.inf"), ("evaluate.temperature", "inf")),
+        (("train", "demo/xclr", "train.accelerator=tpu"), ("train.accelerator", "tpu")),
         (("evaluate", "absent"), ("absent", "not a run")),
         (("report", "absent"), ("no run",)),
         (("compare", "demo", "--seeds", "0,0"), ("seeds", "0, 0")),

@@ -41,7 +41,7 @@ def test_step_that_stands_twice_counts_once(runs: Sequence[Path], tmp_path: Path
     [
         ("recipe.yaml", "a: [", "recipe.yaml is not valid YAML"),
         ("recipe.yaml", "- a", "recipe.yaml holds no mapping of keys to values"),
-        ("results.json", "[]", "no accuracy was measured"),
+        ("results.json", "[]", "no accuracy was measured, as its data has no labels"),
         ("results.json", '{"a": 1}', "results.json must hold a list of results, got dict"),
         ("metrics.csv", "step,loss\n1,high\n", "metrics.csv holds a cell that is not a number"),
         ("metrics.csv", "step,loss\n1,2,3\n", "metrics.csv holds a cell that is not a number"),

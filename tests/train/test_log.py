@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from counterpoint.train.log import COLUMNS, Bar, MetricsLog, read_metrics
@@ -24,6 +25,13 @@ def test_resuming_drops_rows_past_the_checkpoint(tmp_path):
     again = MetricsLog(path, after=40)
     again.write({"step": 60, "loss": 9.0})
     assert [(row["step"], row["loss"]) for row in read_metrics(path)] == [(20, 2.0), (40, 4.0), (60, 9.0)]
+
+
+@pytest.mark.parametrize("damage", ["step,loss\n1,word\n", "step,loss\n1,2,3\n", "a,b\n1,2\n"])
+def test_a_damaged_log_is_named(tmp_path, damage):
+    (tmp_path / "metrics.csv").write_text(damage)
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged"):
+        read_metrics(tmp_path / "metrics.csv")
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):

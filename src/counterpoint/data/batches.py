@@ -6,6 +6,7 @@ augmented one by one in worker processes.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,7 @@ class BatchSource:
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
+            worker_init_fn=_leave_interrupts_to_the_parent,
             # Without a generator of its own the loader draws from the global one.
             generator=torch.Generator(),
             # Forked workers share the samples, whatever `picture` closes over; elsewhere it must pickle.
@@ -255,6 +257,10 @@ def _collate(items: list[tuple[int, Tensor] | _Bad]) -> tuple[Tensor, Tensor, li
     ids = torch.tensor([index for index, _ in good], dtype=torch.int64)
     views = torch.stack([views for _, views in good], dim=1) if good else torch.empty(0)
     return ids, views, bad
+
+
+def _leave_interrupts_to_the_parent(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _in_memory(samples: Samples, device: torch.device) -> Tensor | None:

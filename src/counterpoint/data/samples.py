@@ -24,6 +24,8 @@ class Labels:
     names: Sequence[str]
 
     def __post_init__(self) -> None:
+        if self.values.is_floating_point() or self.values.dtype == torch.bool:
+            raise ValueError(f"label values must be integers, got {self.values.dtype}")
         if self.values.ndim != 1:
             raise ValueError(f"label values must have shape (n,), got {tuple(self.values.shape)}")
         if len(self.values) and int(self.values.max()) >= len(self.names):

@@ -19,10 +19,13 @@ def positive(name: str, value: float) -> float:
     """
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
+    # Beyond these a float32 quotient overflows, and the loss would be NaN with nothing said.
+    if not 1e-30 <= number <= 1e30:
+        raise ValueError(f"{name} must lie between 1e-30 and 1e30, got {value!r}")
     return number
 
 

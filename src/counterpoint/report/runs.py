@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,4 +186,4 @@ def _seconds(path: Path) -> float | None:
         seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    return float(seconds) if isinstance(seconds, int | float) else None
+    return float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None

@@ -30,7 +30,7 @@ from counterpoint.similarity import class_similarity
 from counterpoint.train.checkpoint import newest_checkpoint
 from counterpoint.train.loop import fit
 from counterpoint.train.recipe import Recipe
-from counterpoint.train.run import Run, differences
+from counterpoint.train.run import Run, claim, differences
 from counterpoint.train.setup import load_encoder, load_graph, load_splits
 
 SHOWN_K = 20
@@ -43,11 +43,16 @@ def run_folder(out: Path, recipe: Recipe) -> Path:
 
 def load_trained(run: Run, console: Console) -> Encoder:
     """The encoder of a run, with the weights of its newest whole checkpoint."""
-    state = newest_checkpoint(run.checkpoints, lambda line: console.print(line, soft_wrap=True))
+    state = newest_checkpoint(run.checkpoints, lambda line: _say(console, line))
     if state is None:
         raise ValueError(f"{run.folder} has no whole checkpoint: train it first")
     encoder = load_encoder(run.recipe)
-    encoder.load_state_dict(state["encoder"])
+    try:
+        encoder.load_state_dict(state["encoder"])
+    except RuntimeError:
+        raise ValueError(
+            f"the checkpoint in {run.folder} does not fit the model of its recipe.yaml: was that changed?"
+        ) from None
     return encoder
 
 
@@ -76,6 +81,8 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
         results += knn(train, test, column, k=k, temperature=recipe.evaluate.temperature)
         if recipe.evaluate.linear:
             results.append(linear_probe(train, test, column, seed=recipe.seed))
+    # Results of an earlier checkpoint must not stand beside those of this one.
+    run.results.unlink(missing_ok=True)
     save_features(run.features, test)
     _save_graph(run, recipe, splits.train)
     save_results(run.results, results)
@@ -138,14 +145,25 @@ def compare(
     runs = plan(recipes, seeds, out, resume, overwrite)
     for recipe in runs:
         run = Run(run_folder(out, recipe))
-        if not (resume and run.done.exists()):
+        trained = resume and run.done.exists()
+        if trained and _is_measured(run, recipe):
+            continue
+        if trained:
+            claim(run.folder, recipe, resume=True, overwrite=False)
+        else:
             fit(recipe, run.folder, resume=resume, overwrite=overwrite, console=console)
-        if not (resume and run.results.exists()):
-            measure(run, console)
+        measure(run, console)
     return [
         Line(recipe.name, tuple(seeds), tuple(_results(out, recipe, seed) for seed in seeds))
         for recipe in recipes
     ]
+
+
+def _is_measured(run: Run, recipe: Recipe) -> bool:
+    """Whether the results are those of the trained run, by the protocols that are asked for now."""
+    if not run.results.exists() or run.recipe.evaluate != recipe.evaluate:
+        return False
+    return run.results.stat().st_mtime_ns >= run.done.stat().st_mtime_ns
 
 
 def plan(
@@ -205,5 +223,7 @@ def _cell(line: Line, asked: Result) -> str:
         if result.protocol == asked.protocol
         and all(result.settings.get(key) == asked.settings.get(key) for key in same)
     ]
+    if not values:
+        return "-"
     over = spread(values)
     return f"{over.mean:.1f}" if over.std is None else f"{over.mean:.1f} ± {over.std:.1f}"

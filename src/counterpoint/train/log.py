@@ -55,12 +55,18 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """The rows of a metrics.csv; empty cells are None."""
-    with path.open(newline="") as handle:
-        return [
-            {key: float(value) if value else None for key, value in row.items()}
-            for row in csv.DictReader(handle)
-        ]
+    """The rows of a metrics.csv; empty cells are None. ValueError where it is damaged."""
+    try:
+        with path.open(newline="") as handle:
+            rows = [
+                {key: float(value) if value else None for key, value in row.items()}
+                for row in csv.DictReader(handle)
+            ]
+    except (TypeError, ValueError):
+        raise ValueError(f"{path} is damaged: some cell is not a number") from None
+    if rows and "step" not in rows[0]:
+        raise ValueError(f"{path} is damaged: it has no column 'step'")
+    return rows
 
 
 def _as_csv(rows: list[Row], header: bool = True) -> str:

@@ -53,7 +53,11 @@ def fit(
 
     # Everything that can be refused is refused before the folder is touched, the quickest to find first.
     encoder = load_encoder(recipe)
-    fabric = Fabric(accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision)
+    try:
+        fabric = Fabric(accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"train.accelerator={recipe.train.accelerator!r} cannot be used: {reason}") from None
     splits = load_splits(recipe.data, say)
     check_columns(recipe, splits)
     source = batch_source(
@@ -106,9 +110,7 @@ class Loop:
             source,
             console,
         )
-        self.fabric = Fabric(
-            accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision
-        )
+        self.fabric = fabric
         self.trained = nn.ModuleDict({"encoder": encoder, "objective": objective})
         optim = recipe.optim
         optimizer = build_optimizer(
@@ -227,9 +229,12 @@ class Loop:
         }
         save_checkpoint(self.run.checkpoints, self.step, state, self.recipe.train.keep)
 
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def _restore(self) -> None:
         self._random_state: Tensor | None = None
-        state = newest_checkpoint(self.run.checkpoints, lambda line: self.console.print(line, soft_wrap=True))
+        state = newest_checkpoint(self.run.checkpoints, self._say)
         if state is None:
             return
         self.encoder.load_state_dict(state["encoder"])

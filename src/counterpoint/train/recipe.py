@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -95,7 +95,7 @@ class Model(Section):
     stem: Literal["default", "small"] = Field(
         "default", description="small: 3x3 stride 1, no pool, for small pictures"
     )
-    width: int = Field(1, ge=1, description="multiplies the channels of our small backbones")
+    width: int = Field(1, ge=1, le=1024, description="multiplies the channels of our small backbones")
     head: tuple[int, ...] = Field((256, 128), max_length=3, description="output widths of the head's layers")
     head_final_norm: bool = Field(False, description="BatchNorm after the last layer of the head")
     extra_linear: bool = Field(
@@ -143,13 +143,13 @@ class Optim(Section):
     """The optimiser and its rate."""
 
     name: Literal["adam", "adamw", "sgd", "lars"] = Field("adamw", description="the optimiser")
-    lr: float = Field(1e-3, gt=0, description="peak learning rate before scaling")
+    lr: float = Field(1e-3, gt=0, allow_inf_nan=False, description="peak learning rate before scaling")
     lr_scaling: Literal["none", "sqrt", "linear"] = Field(
         "none", description="how the rate grows with the batch"
     )
     weight_decay: float = Field(1e-6, ge=0, description="not applied to BatchNorm and biases")
     momentum: float = Field(0.9, ge=0, lt=1, description="of sgd and lars")
-    warmup_epochs: float = Field(0.0, ge=0, description="epochs of linear warm-up")
+    warmup_epochs: float = Field(0.0, ge=0, allow_inf_nan=False, description="epochs of linear warm-up")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="the rate after warm-up")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
 
@@ -161,7 +161,7 @@ class Train(Section):
     steps: int | None = Field(None, ge=1, description="stop after so many steps in all")
     batch_size: int = Field(256, ge=2, description="samples per step, over all processes")
     workers: int = Field(2, ge=0, description="processes that decode and augment larger pictures")
-    accelerator: str = Field("auto", description="cpu, cuda, mps or auto")
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where the encoder runs")
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
         "32-true", description="arithmetic of the encoder"
     )
@@ -177,10 +177,12 @@ class Evaluate(Section):
     """What is measured on the frozen features."""
 
     columns: tuple[str, ...] | None = Field(None, description="label columns; the first one if not given")
-    k: tuple[int, ...] = Field((1, 5, 20, 200), min_length=1, description="numbers of neighbours")
-    temperature: float = Field(0.07, gt=0, description="of the neighbours' votes")
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (1, 5, 20, 200), min_length=1, description="numbers of neighbours"
+    )
+    temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="of the neighbours' votes")
     linear: bool = Field(True, description="train a linear probe too")
-    batch_size: int = Field(512, ge=1, description="pictures per step")
+    batch_size: int = Field(512, ge=1, le=10**6, description="pictures per step")
 
 
 class Recipe(Section):
@@ -189,7 +191,7 @@ class Recipe(Section):
     name: str = Field(
         min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", description="what the run is called"
     )
-    seed: int = Field(0, ge=0, description="of weights, shuffling and augmentation")
+    seed: int = Field(0, ge=0, lt=2**63, description="of weights, shuffling and augmentation")
     data: Data
     views: Views = Views()
     model: Model = Model()

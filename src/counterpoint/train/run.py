@@ -63,7 +63,7 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether a run has been started here."""
-        return self.recipe_file.exists() or self.checkpoints.exists()
+        return any((self.folder / name).exists() for name in (*FILES, *FOLDERS))
 
     @property
     def recipe(self) -> Recipe:
