@@ -38,7 +38,7 @@ class ViewSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     count: int = Field(2, ge=1, description="views per sample")
-    size: int = Field(224, ge=1, description="height and width of a view, in pixels")
+    size: int = Field(224, ge=1, le=8192, description="height and width of a view, in pixels")
     crop_scale: tuple[Positive, Annotated[float, Field(gt=0, le=1)]] | None = Field(
         None, description="smallest and largest share of the area a random crop takes; none for a centre crop"
     )

@@ -71,12 +71,28 @@ def fit(
     )
     objective = recipe.build_objective()
     relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
+    rehearse(recipe, encoder, objective, relations, len(splits.train))
     start = fingerprint(encoder)
     run = claim(folder, recipe, resume, overwrite)
     loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console)
     loop.run_all()
     write_whole(run.done, json.dumps({"steps": loop.step, "seconds": loop.seconds, "start": start}).encode())
     return run
+
+
+def rehearse(
+    recipe: Recipe, encoder: Encoder, objective: Objective, relations: Relations, samples: int
+) -> None:
+    """Let the encoder refuse the size of the views and the objective their number, before the run begins.
+
+    Nothing changes by it: no buffer, no random state.
+    """
+    spec = recipe.views.spec
+    ids = torch.arange(min(4, samples))
+    z = torch.randn(spec.count, len(ids), 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        encoder.eval()(torch.zeros(1, 3, spec.size, spec.size))
+        objective(*z, **relations.batch(ids, torch.device("cpu")))
 
 
 def embed(encoder: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
