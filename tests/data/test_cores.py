@@ -35,6 +35,12 @@ def test_pieces_run_side_by_side_each_on_one_core(threads):
     assert counts == [1] * threads
 
 
+def test_a_single_piece_runs_on_one_core_too(threads):
+    counts = []
+    for_each(lambda _: counts.append(torch.get_num_threads()), [0])
+    assert counts == [1]
+
+
 def test_thread_counts_of_the_process_stay(threads):
     for_each(lambda i: None, range(8))
     found = [torch.get_num_threads()]

@@ -50,8 +50,9 @@ def for_each(do: Callable[[T], None], pieces: Sequence[T]) -> None:
     """
     threads = torch.get_num_threads()
     if threads == 1 or len(pieces) < 2:
-        for piece in pieces:
-            do(piece)
+        with alone():
+            for piece in pieces:
+                do(piece)
         return
     inference = torch.is_inference_mode_enabled()
 

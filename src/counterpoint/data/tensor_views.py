@@ -17,6 +17,7 @@ from counterpoint.data.views import ViewSpec
 
 CROP_TRIES = 10  # as torchvision: then the largest centre crop with an allowed ratio
 CHUNK = 3 * 2**17  # picture values worked on at once by a CPU core: what its cache holds
+WORTHWHILE = 32  # views below which the calls take longer than the work
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def render(pictures: Tensor, ids: Tensor, draws: Draws, spec: ViewSpec) -> Tenso
     path, place = path.sort(stable=True)
     sharp = int((path < 8).sum())
     out = torch.empty(m, 3, spec.size, spec.size, device=pictures.device)
-    step = CHUNK // (3 * spec.size**2) if pictures.device.type == "cpu" else m
+    step = _step(m, spec) if pictures.device.type == "cpu" else m
 
     def make(part: slice) -> None:
         rows = place[part]
@@ -164,6 +165,12 @@ def render(pictures: Tensor, ids: Tensor, draws: Draws, spec: ViewSpec) -> Tenso
 
     for_each(make, [*_parts(0, sharp, step), *_parts(sharp, m, step)])
     return out
+
+
+def _step(m: int, spec: ViewSpec) -> int:
+    """Views per part: what a core's cache holds, but fewer of a small batch, so that all cores get a part."""
+    share = -(-m // torch.get_num_threads())
+    return min(CHUNK // (3 * spec.size**2), max(share, WORTHWHILE))
 
 
 def _parts(first: int, last: int, step: int) -> list[slice]:
