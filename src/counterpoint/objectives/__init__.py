@@ -10,6 +10,7 @@ from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.hinge import Hinge, hinge
 from counterpoint.objectives.infonce import InfoNCE, infonce
 from counterpoint.objectives.ntxent import NTXent, ntxent
+from counterpoint.objectives.qare import QARe, qare
 from counterpoint.objectives.supcon import SupCon, supcon
 from counterpoint.objectives.triplet import Triplet, triplet
 from counterpoint.objectives.xclr import XCLR, xclr
@@ -22,6 +23,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "xclr": XCLR,
     "triplet": Triplet,
     "hinge": Hinge,
+    "qare": QARe,
 }
 """Every objective by the name recipes use."""
 
@@ -33,6 +35,7 @@ __all__ = [
     "InfoNCE",
     "NTXent",
     "Objective",
+    "QARe",
     "SupCon",
     "Triplet",
     "WeightedSum",
@@ -41,6 +44,7 @@ __all__ = [
     "hinge",
     "infonce",
     "ntxent",
+    "qare",
     "supcon",
     "triplet",
     "xclr",
