@@ -27,6 +27,17 @@ def test_resuming_drops_rows_past_the_checkpoint(tmp_path):
     assert [(row["step"], row["loss"]) for row in read_metrics(path)] == [(20, 2.0), (40, 4.0), (60, 9.0)]
 
 
+def test_columns_of_the_objective_stand_after_the_common_ones(tmp_path):
+    path = tmp_path / "metrics.csv"
+    MetricsLog(path).write({"step": 20, "loss": 1.0})
+    # A run that an older version began goes on with the new columns, empty where nothing was known.
+    log = MetricsLog(path, after=20, also=("loss", "sigma", "gap"))
+    log.write({"step": 40, "loss": 0.5, "gap": 1e-5, "sigma": 50.0, "other": 1.0})
+    rows = read_metrics(path)
+    assert list(rows[0]) == [*COLUMNS, "sigma", "gap"]
+    assert [(row["sigma"], row["gap"]) for row in rows] == [(None, None), (50.0, 1e-5)]
+
+
 @pytest.mark.parametrize("damage", ["step,loss\n1,word\n", "step,loss\n1,2,3\n", "a,b\n1,2\n"])
 def test_a_damaged_log_is_named(tmp_path, damage):
     (tmp_path / "metrics.csv").write_text(damage)

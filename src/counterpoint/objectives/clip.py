@@ -33,13 +33,16 @@ from counterpoint.objectives.row_objective import RowObjective
 from counterpoint.objectives.rows import Rows, same_id, scores_across_views, target_across_views, unit_views
 
 
-def clip(z0: Tensor, z1: Tensor, tau: float = 0.07, ids: Tensor | None = None) -> Tensor:
+def clip(
+    z0: Tensor, z1: Tensor, tau: float = 0.07, ids: Tensor | None = None, map: str = "softmax"
+) -> Tensor:
     """CLIP of two views `(n, d)`, a scalar.
 
     tau: temperature, above 0; divides the cosines.
     ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly.
+    map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
 
-    Raises ValueError on views that do not fit together, a bad `tau` or bad `ids`.
+    Raises ValueError on views that do not fit together, a bad `tau`, `map` or bad `ids`.
 
     >>> import torch
     >>> z = torch.eye(3)
@@ -47,7 +50,7 @@ def clip(z0: Tensor, z1: Tensor, tau: float = 0.07, ids: Tensor | None = None) -
     tensor(0.2395)
     """
     rows = _rows((z0, z1), positive("tau", tau), ids)
-    return fenchel_young(rows.scores, rows.target).mean()
+    return fenchel_young(rows.scores, rows.target, map).mean()
 
 
 def _rows(views: Sequence[Tensor], tau: float | Tensor, ids: Tensor | None) -> Rows:
@@ -75,17 +78,31 @@ class CLIP(RowObjective):
 
     accepts = ("ids",)
 
-    def __init__(self, tau: float = 0.07, learnable: bool = False, min_tau: float = 0.01) -> None:
-        super().__init__()
-        self.start, self.min_tau = positive("tau", tau), positive("min_tau", min_tau)
+    def __init__(
+        self, tau: float = 0.07, learnable: bool = False, min_tau: float = 0.01, map: str = "softmax"
+    ) -> None:
+        super().__init__(map)
+        self._tau, self.min_tau = positive("tau", tau), positive("min_tau", min_tau)
+        self.learnable = learnable
         if learnable and tau < min_tau:
             raise ValueError(f"a learnable tau must start at min_tau={min_tau} or above, got {tau}")
         self.log_scale = nn.Parameter(torch.tensor(-math.log(tau))) if learnable else None
 
+    @property
+    def tau(self) -> float:
+        """The temperature as given; where it is learned it starts there, and cannot be set."""
+        return self._tau
+
+    @tau.setter
+    def tau(self, value: float) -> None:
+        if self.learnable:
+            raise AttributeError("a learnable tau cannot be set: its parameter is log_scale")
+        self._tau = positive("tau", value)
+
     def temperature(self) -> float | Tensor:
         """The tau in use: a number where it is fixed, a 0-d tensor with a gradient where it is learned."""
         if self.log_scale is None:
-            return self.start
+            return self._tau
         return torch.exp(-_ceiling(self.log_scale, -math.log(self.min_tau)))
 
     def rows(
@@ -98,7 +115,8 @@ class CLIP(RowObjective):
 
     def extra_repr(self) -> str:
         tau = float(self.temperature())
-        return f"tau={tau:.4g}, learnable={self.log_scale is not None}, min_tau={self.min_tau}"
+        learnable = self.log_scale is not None
+        return f"tau={tau:.4g}, learnable={learnable}, min_tau={self.min_tau}{self._map_repr}"
 
 
 def _ceiling(x: Tensor, highest: float) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,15 @@ class MetricsLog:
     """Rows of metrics.csv, and the same numbers for TensorBoard.
 
     after: on resuming, rows past this step are dropped, so that no step stands twice.
+    also: columns beside COLUMNS: what this objective logs, and its arguments that have a schedule.
     """
 
-    def __init__(self, path: Path, tensorboard: Path | None = None, after: int = 0) -> None:
+    def __init__(
+        self, path: Path, tensorboard: Path | None = None, after: int = 0, also: Sequence[str] = ()
+    ) -> None:
         kept = [row for row in read_metrics(path) if (row["step"] or 0) <= after] if path.exists() else []
-        write_whole(path, _as_csv(kept).encode())
+        self._columns = tuple(dict.fromkeys([*COLUMNS, *also]))
+        write_whole(path, _as_csv(kept, self._columns).encode())
         self._path = path
         self._events = None
         if tensorboard is not None:
@@ -40,9 +45,9 @@ class MetricsLog:
             self._events = SummaryWriter(str(tensorboard), purge_step=after + 1)
 
     def write(self, row: Row) -> None:
-        """Append one row; keys outside COLUMNS go to TensorBoard only."""
+        """Append one row; keys that are no column go to TensorBoard only."""
         with self._path.open("a", newline="") as handle:
-            handle.write(_as_csv([row], header=False))
+            handle.write(_as_csv([row], self._columns, header=False))
         if self._events is not None:
             for key, value in row.items():
                 if value is not None and key != "step":
@@ -69,13 +74,13 @@ def read_metrics(path: Path) -> list[Row]:
     return rows
 
 
-def _as_csv(rows: list[Row], header: bool = True) -> str:
+def _as_csv(rows: list[Row], columns: Sequence[str], header: bool = True) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     if header:
         writer.writeheader()
     for row in rows:
-        writer.writerow({key: _cell(row.get(key)) for key in COLUMNS})
+        writer.writerow({key: _cell(row.get(key)) for key in columns})
     return text.getvalue()
 
 

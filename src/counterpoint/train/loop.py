@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,13 @@ def fit(
     )
     objective = recipe.build_objective()
     relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
-    rehearse(recipe, encoder, objective, relations, len(splits.train))
+    logged = rehearse(recipe, encoder, objective, relations, len(splits.train))
     start = fingerprint(encoder)
     run = claim(folder, recipe, resume, overwrite)
-    loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console)
+    loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console, logged)
+    epochs = -(-loop.total // loop.steps_per_epoch)
+    if never := loop.schedules.past(epochs):
+        say(f"{recipe.name}: never reached in {epochs} epochs: {', '.join(never)}")
     loop.run_all()
     write_whole(run.done, json.dumps({"steps": loop.step, "seconds": loop.seconds, "start": start}).encode())
     return run
@@ -82,17 +85,18 @@ def fit(
 
 def rehearse(
     recipe: Recipe, encoder: Encoder, objective: Objective, relations: Relations, samples: int
-) -> None:
+) -> list[str]:
     """Let the encoder refuse the size of the views and the objective their number, before the run begins.
 
-    Nothing changes by it: no buffer, no random state.
+    Nothing changes by it: no buffer, no random state. Returns what the objective logs.
     """
     spec = recipe.views.spec
     ids = torch.arange(min(4, samples))
     z = torch.randn(spec.count, len(ids), 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         encoder.eval()(torch.zeros(1, 3, spec.size, spec.size))
-        objective(*z, **relations.batch(ids, torch.device("cpu")))
+        _, log = objective.with_log(*z, **relations.batch(ids, torch.device("cpu")))
+    return list(log)
 
 
 def embed(encoder: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
@@ -118,6 +122,7 @@ class Loop:
         relations: Relations,
         source: BatchSource,
         console: Console,
+        logged: Sequence[str] = (),
     ) -> None:
         self.recipe, self.run, self.relations, self.source, self.console = (
             recipe,
@@ -134,6 +139,9 @@ class Loop:
         )
         self.encoder, self.optimizer = self.fabric.setup(encoder, optimizer)
         self.objective = objective.to(self.fabric.device)
+        self.schedules = recipe.schedules(self.objective)
+        self.scheduled: Row = self.schedules.enter(1)
+        self.logged = (*logged, *self.scheduled)
         self.step, self.seconds = 0, 0.0
         self.steps_per_epoch = source.steps_per_epoch
         planned = recipe.train.epochs * self.steps_per_epoch
@@ -146,7 +154,7 @@ class Loop:
         self._restore()
         title = f"{self.recipe.name} seed {self.recipe.seed}"
         events = self.run.tensorboard if self.recipe.train.tensorboard else None
-        log = MetricsLog(self.run.metrics, events, after=self.step)
+        log = MetricsLog(self.run.metrics, events, after=self.step, also=self.logged)
         bar = Bar(self.console, title, self.total, self.step)
         try:
             self._train(log, bar)
@@ -168,6 +176,7 @@ class Loop:
         last: Row = {}
         while self.step < self.total:
             epoch, within = divmod(self.step, self.steps_per_epoch)
+            self.scheduled = self.schedules.enter(epoch + 1)
             for batch in clock.waiting(self.source.epoch(epoch, start=within)):
                 logged = (self.step + 1) % self.recipe.train.log_every == 0 or self.step + 1 == self.total
                 row = self._one_step(batch, logged)
@@ -208,7 +217,7 @@ class Loop:
         self.step += 1
         if not logged:
             return {}
-        values = {key: float(value) for key, value in log.items()}
+        values = {key: float(value) for key, value in log.items()} | self.scheduled
         where = {"step": float(self.step), "epoch": (self.step - 1) // self.steps_per_epoch + 1.0}
         return {**values, **where, "spread": spread(z), "lr": lr}
 
