@@ -123,5 +123,7 @@ def test_bad_shapes_and_types_are_refused(scores: torch.Tensor, target: torch.Te
 
 
 def test_unknown_map_is_refused():
-    with pytest.raises(ValueError, match="map must be one of softmax, got 'softmin'"):
+    with pytest.raises(
+        ValueError, match="map must be one of argmax, entmax15, softmax, sparsemax, got 'softmin'"
+    ):
         fenchel_young(torch.zeros(1, 2), torch.tensor([0]), map="softmin")

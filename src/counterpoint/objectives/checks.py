@@ -29,6 +29,18 @@ def positive(name: str, value: float) -> float:
     return number
 
 
+def not_negative(name: str, value: float) -> float:
+    """That number as a float, or a ValueError where it is neither 0 nor one that `positive` allows.
+
+    >>> not_negative("margin", 0)
+    0.0
+    """
+    try:
+        return 0.0 if value == 0 else positive(name, value)
+    except ValueError:
+        raise ValueError(f"{name} must be 0 or a number from 1e-30 to 1e30, got {value!r}") from None
+
+
 def one_of(name: str, value: str, allowed: Collection[str]) -> str:
     """That word, or a ValueError where it is not one of those allowed.
 

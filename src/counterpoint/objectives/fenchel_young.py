@@ -8,9 +8,22 @@ Omega is a convex regulariser on the simplex and Omega* its conjugate. The choic
 scores to the probabilities p; the choice of y is the method (one other view, same label, a soft graph).
 
 * softmax: Omega is the negative Shannon entropy, Omega* the log-sum-exp, and L is the cross entropy.
+* entmax15: Omega is 4/3 (sum p^1.5 - 1), a Tsallis entropy. Between its neighbours.
+* sparsemax: Omega is 1/2 (|p|^2 - 1), the Gini entropy, and p the nearest point of the simplex.
+* argmax: Omega is 0, Omega* the largest score, and p the best candidate; those that tie share it.
+
+All four Omega are 0 at the vertices, so that for one positive per row the loss is never below 0, and for
+sparsemax it is the value Martins & Astudillo print. The smaller Omega, the smaller the support of p, and what
+is outside gets a gradient of exactly 0. The loss is 0 for one positive once it leads the others: never for
+softmax, by 2 for entmax15, by 1 for sparsemax, by 0 for argmax.
+
+A margin lowers the scores of the positives before the map sees them: each has to lead by so much more. A soft
+target lowers a candidate by margin * y_j / max y: one as good as the best by all of it, one that is unrelated
+by nothing. Up to a constant that is the cost 1 - y_j / max y added to every score. Several equal positives
+are each lowered by the whole margin.
 
 The full loss has the term + Omega(y), which makes its minimum 0. It does not depend on the scores and is left
-out, so that the value is the cross entropy the papers print. For one positive per row Omega(y) is 0 anyway.
+out, so that the value is the one the papers print. For one positive per row Omega(y) is 0 anyway.
 
 Source: Blondel, Martins, Niculae, "Learning with Fenchel-Young losses", JMLR 2020.
 """
@@ -26,44 +39,107 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from counterpoint.objectives.checks import one_of
+from counterpoint.objectives.simplex import (
+    entmax15_at,
+    entmax15_fit,
+    row_blocks,
+    sparsemax_at,
+    sparsemax_fit,
+)
 
 
 @dataclass(frozen=True)
 class Map:
-    """A map from scores to the simplex, given by the two things the loss needs of it.
+    """A map from scores to the simplex, given by what the loss needs of it.
 
-    probability: scores `(r, c)` to p `(r, c)`, the gradient of Omega*; exactly 0 at scores of -inf.
+    fit: scores `(r, c)` to what the map finds for each row, `(r, k)`; None where that is p itself.
+    probability: scores `(r, c)` and their fit to p `(r, c)`, a new tensor, the gradient of Omega*; exactly 0
+        at scores of -inf.
     conjugate: p `(r, c)` to Omega*(theta - max theta) `(r,)`, one value per row. Adding a constant to a row
         adds it to Omega*, so this and the maximum give Omega*(theta), and large scores cost no digits.
+    entropy: a distribution `(r, c)` to -Omega of it `(r,)`: 0 at a vertex, largest for the uniform one.
     """
 
-    probability: Callable[[Tensor], Tensor]
+    fit: Callable[[Tensor], Tensor] | None
+    probability: Callable[[Tensor, Tensor | None], Tensor]
     conjugate: Callable[[Tensor], Tensor]
+    entropy: Callable[[Tensor], Tensor]
+
+
+def _fitted(
+    fit: Callable[[Tensor], Tensor],
+    at: Callable[[Tensor, Tensor], Tensor],
+    conjugate: Callable[[Tensor], Tensor],
+    entropy: Callable[[Tensor], Tensor],
+) -> Map:
+    return Map(fit, lambda scores, fitted: at(scores, cast(Tensor, fitted)), conjugate, entropy)
+
+
+def _sparsemax_conjugate(p: Tensor) -> Tensor:
+    # On the support theta - max = p - max p, which leaves a sum of squares: no cancellation near a vertex.
+    best = p.amax(1)
+    others = (p.square().sum(1) - best.square()).clamp_min(0)
+    return ((1 - best).square() + others) / 2
+
+
+def _entmax15_conjugate(p: Tensor) -> Tensor:
+    root = p.sqrt()
+    best = root.amax(1)
+    others = (p.mul(root).sum(1) - best.pow(3)).clamp_min(0)
+    return ((1 - best).square() * (2 + best) + others) * (2 / 3)
+
+
+def _argmax_fit(scores: Tensor) -> Tensor:
+    top = scores.amax(1, keepdim=True)
+    return torch.cat([top, (scores == top).sum(1, keepdim=True).to(scores.dtype)], 1)
+
+
+def _argmax_at(scores: Tensor, fit: Tensor) -> Tensor:
+    return (scores == fit[:, :1]).to(scores.dtype).div_(fit[:, 1:])
 
 
 MAPS: dict[str, Map] = {
-    # The best candidate has score 0 after the shift, so its p is 1 / sum(exp), at least 1 / c: no underflow.
-    "softmax": Map(probability=lambda theta: theta.softmax(1), conjugate=lambda p: -p.amax(1).log()),
+    "softmax": Map(
+        fit=None,
+        probability=lambda scores, _: scores.softmax(1),
+        # The best candidate has score 0 after the shift, so its p is 1 / sum(exp) >= 1 / c: no underflow.
+        conjugate=lambda p: -p.amax(1).log(),
+        entropy=lambda y: torch.special.entr(y).sum(1),
+    ),
+    "entmax15": _fitted(
+        entmax15_fit, entmax15_at, _entmax15_conjugate, lambda y: (1 - y.pow(1.5).sum(1)) * (4 / 3)
+    ),
+    "sparsemax": _fitted(
+        sparsemax_fit, sparsemax_at, _sparsemax_conjugate, lambda y: (1 - y.square().sum(1)) / 2
+    ),
+    "argmax": _fitted(
+        _argmax_fit, _argmax_at, lambda p: torch.zeros_like(p[:, 0]), lambda y: torch.zeros_like(y[:, 0])
+    ),
 }
+"""The maps by name, from the largest support to the smallest."""
 
 
-def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax") -> Tensor:
+def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax", margin: float = 0.0) -> Tensor:
     """The Fenchel-Young loss of every row, `(r,)`, without the constant Omega(target).
 
     scores: `(r, c)`, -inf where a candidate is excluded. Every row needs one finite score.
     target: int64 `(r,)`, the index of the one positive of each row; or `(r, c)`, one distribution per row
         that sums to 1 and is 0 at excluded candidates. It gets no gradient.
     map: a key of `MAPS`.
+    margin: by how much positives are lowered, 0 or above.
 
-    Half-precision scores are computed in float32. The gradient is `map(scores) - target`, exactly 0 at
-    excluded candidates; it can be taken once, not twice. Shapes and types are checked, the entries of
-    `target` are not.
+    Half-precision scores are computed in float32. The gradient is `map(lowered scores) - target`, exactly 0
+    at excluded candidates and wherever both are 0; it can be taken once, not twice. From the forward to the
+    backward pass softmax keeps p `(r, c)`; the other maps keep the scores as they are, and `(r, 2)`.
+    Shapes and types are checked, the entries of `target` are not.
 
     Raises ValueError on an unknown map, or on a target that fits neither form.
 
     >>> scores = torch.tensor([[2.0, 0.0, -torch.inf], [0.0, 0.0, 0.0]])
     >>> fenchel_young(scores, torch.tensor([0, 2]))
     tensor([0.1269, 1.0986])
+    >>> fenchel_young(scores, torch.tensor([0, 2]), map="sparsemax")
+    tensor([0.0000, 0.3333])
     """
     mapping = MAPS[one_of("map", map, MAPS)]
     if scores.ndim != 2 or not scores.is_floating_point():
@@ -76,7 +152,39 @@ def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax") -> Tenso
         )
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
-    return cast(Tensor, _FenchelYoung.apply(scores, target, mapping))
+    if mapping.fit is None:
+        return cast(Tensor, _FenchelYoung.apply(lower_positives(scores, target, margin), target, mapping))
+    return cast(Tensor, _FittedFenchelYoung.apply(scores, target, mapping, margin))
+
+
+def lower_positives(scores: Tensor, target: Tensor, margin: float) -> Tensor:
+    """The scores `(r, c)` with positives lowered by a margin; see `fenchel_young` for the arguments.
+
+    >>> lower_positives(torch.zeros(1, 3), torch.tensor([[0.5, 0.25, 0.25]]), margin=1.0)
+    tensor([[-1.0000, -0.5000, -0.5000]])
+    """
+    if margin == 0:
+        return scores
+    if target.ndim == 1:
+        return scores.scatter_add(1, target[:, None], scores.new_full((len(target), 1), -margin))
+    return scores - target * (margin / target.amax(1, keepdim=True))
+
+
+def probability(scores: Tensor, map: str) -> Tensor:
+    """p of every row `(r, c)`, without a gradient; see `fenchel_young` for the arguments."""
+    mapping = MAPS[map]
+    with torch.no_grad():
+        return mapping.probability(scores, None if mapping.fit is None else mapping.fit(scores))
+
+
+def _losses(scores: Tensor, target: Tensor, p: Tensor, mapping: Map) -> Tensor:
+    top = scores.amax(1, keepdim=True)
+    if target.ndim == 1:
+        gap = (scores.gather(1, target[:, None]) - top).squeeze(1)
+    else:
+        # An excluded candidate has target 0, and 0 times -inf is NaN where 0 times the lowest float is 0.
+        gap = (scores - top).clamp_min_(torch.finfo(scores.dtype).min).mul_(target).sum(1)
+    return mapping.conjugate(p) - gap
 
 
 class _FenchelYoung(torch.autograd.Function):
@@ -84,15 +192,9 @@ class _FenchelYoung(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, target: Tensor, mapping: Map) -> Tensor:
-        p = mapping.probability(scores)
+        p = mapping.probability(scores, None)
         ctx.save_for_backward(p, target)
-        top = scores.amax(1, keepdim=True)
-        if target.ndim == 1:
-            gap = (scores.gather(1, target[:, None]) - top).squeeze(1)
-        else:
-            # An excluded candidate has target 0, and 0 times -inf is NaN where 0 times the lowest float is 0.
-            gap = (scores - top).clamp_min_(torch.finfo(scores.dtype).min).mul_(target).sum(1)
-        return mapping.conjugate(p) - gap
+        return _losses(scores, target, p, mapping)
 
     @staticmethod
     @once_differentiable
@@ -102,3 +204,35 @@ class _FenchelYoung(torch.autograd.Function):
         if target.ndim == 1:
             return (p * grad).scatter_add_(1, target[:, None], -grad), None, None
         return (p - target).mul_(grad), None, None
+
+
+class _FittedFenchelYoung(torch.autograd.Function):
+    """The same where two numbers a row give p anew: it exists for a block of rows at a time, not longer."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, target: Tensor, mapping: Map, margin: float) -> Tensor:
+        find = cast(Callable[[Tensor], Tensor], mapping.fit)
+        losses, fits = [], []
+        for rows in row_blocks(scores):
+            lowered = lower_positives(scores[rows], target[rows], margin)
+            fits.append(find(lowered))
+            p = mapping.probability(lowered, fits[-1])
+            losses.append(_losses(lowered, target[rows], p, mapping))
+        ctx.mapping, ctx.margin = mapping, margin
+        ctx.save_for_backward(scores, torch.cat(fits), target)
+        return torch.cat(losses)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        scores, fit, target = ctx.saved_tensors
+        grad, out = grad[:, None], torch.empty_like(scores)
+        for rows in row_blocks(scores):
+            lowered = lower_positives(scores[rows], target[rows], ctx.margin)
+            p = ctx.mapping.probability(lowered, fit[rows])
+            if target.ndim == 2:
+                p -= target[rows]
+            torch.mul(p, grad[rows], out=out[rows])
+        if target.ndim == 1:
+            out.scatter_add_(1, target[:, None], -grad)
+        return out, None, None, None

@@ -24,13 +24,14 @@ from counterpoint.objectives.row_objective import RowObjective
 from counterpoint.objectives.rows import Rows, same_id, scores_across_views, target_across_views, unit_views
 
 
-def infonce(*views: Tensor, tau: float = 0.1, ids: Tensor | None = None) -> Tensor:
+def infonce(*views: Tensor, tau: float = 0.1, ids: Tensor | None = None, map: str = "softmax") -> Tensor:
     """InfoNCE of two or more views `(n, d)`, a scalar.
 
     tau: temperature, above 0; divides the cosines.
     ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly.
+    map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
 
-    Raises ValueError on views that do not fit together, a bad `tau` or bad `ids`.
+    Raises ValueError on views that do not fit together, a bad `tau`, `map` or bad `ids`.
 
     >>> import torch
     >>> z = torch.eye(3)
@@ -38,7 +39,7 @@ def infonce(*views: Tensor, tau: float = 0.1, ids: Tensor | None = None) -> Tens
     tensor(0.2395)
     """
     rows = _rows(views, positive("tau", tau), ids)
-    return fenchel_young(rows.scores, rows.target).mean()
+    return fenchel_young(rows.scores, rows.target, map).mean()
 
 
 def _rows(views: Sequence[Tensor], tau: float, ids: Tensor | None) -> Rows:
@@ -57,8 +58,8 @@ class InfoNCE(RowObjective):
 
     accepts = ("ids",)
 
-    def __init__(self, tau: float = 0.1) -> None:
-        super().__init__()
+    def __init__(self, tau: float = 0.1, map: str = "softmax") -> None:
+        super().__init__(map)
         self.tau = positive("tau", tau)
 
     def rows(
@@ -67,4 +68,4 @@ class InfoNCE(RowObjective):
         return _rows(views, self.tau, ids)
 
     def extra_repr(self) -> str:
-        return f"tau={self.tau}"
+        return f"tau={self.tau}{self._map_repr}"

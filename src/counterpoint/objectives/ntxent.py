@@ -36,15 +36,20 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def ntxent(
-    *views: Tensor, tau: float = 0.5, ids: Tensor | None = None, reduction: str = "mean_log"
+    *views: Tensor,
+    tau: float = 0.5,
+    ids: Tensor | None = None,
+    reduction: str = "mean_log",
+    map: str = "softmax",
 ) -> Tensor:
     """NT-Xent of two or more views `(n, d)`, a scalar.
 
     tau: temperature, above 0; divides the cosines.
     ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly.
-    reduction: "mean_log", or "log_mean" for the logarithm of the mean probability.
+    reduction: "mean_log", or "log_mean" for the logarithm of the mean probability, which needs the softmax.
+    map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
 
-    Raises ValueError on views that do not fit together, a bad `tau`, `reduction` or `ids`.
+    Raises ValueError on views that do not fit together, a bad `tau`, `reduction`, `map` or `ids`.
 
     >>> import torch
     >>> z = torch.eye(3)
@@ -52,14 +57,22 @@ def ntxent(
     tensor(0.4327)
     """
     rows = _rows(views, positive("tau", tau), ids)
-    reduce = REDUCTIONS[one_of("reduction", reduction, REDUCTIONS)]
-    return reduce(fenchel_young(rows.scores, rows.target))
+    reduce = REDUCTIONS[_reduction(reduction, map)]
+    return reduce(fenchel_young(rows.scores, rows.target, map))
 
 
 def _rows(views: Sequence[Tensor], tau: float, ids: Tensor | None) -> Rows:
     z = unit_views("NTXent", views)
     scores = scores_all_views(z, tau)
     return Rows(scores, target_all_views(same_id(ids, z[0]), z), candidates=len(scores) - 1)
+
+
+def _reduction(reduction: str, map: str) -> str:
+    if one_of("reduction", reduction, REDUCTIONS) == "log_mean" and map != "softmax":
+        raise ValueError(
+            f"reduction='log_mean' needs map='softmax': only its loss is -log of a probability; got {map!r}"
+        )
+    return reduction
 
 
 class NTXent(RowObjective):
@@ -72,10 +85,10 @@ class NTXent(RowObjective):
 
     accepts = ("ids",)
 
-    def __init__(self, tau: float = 0.5, reduction: str = "mean_log") -> None:
-        super().__init__()
+    def __init__(self, tau: float = 0.5, reduction: str = "mean_log", map: str = "softmax") -> None:
+        super().__init__(map)
         self.tau = positive("tau", tau)
-        self.reduction = one_of("reduction", reduction, REDUCTIONS)
+        self.reduction = _reduction(reduction, map)
 
     def rows(
         self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
@@ -86,4 +99,4 @@ class NTXent(RowObjective):
         return REDUCTIONS[self.reduction](losses)
 
     def extra_repr(self) -> str:
-        return f"tau={self.tau}, reduction={self.reduction!r}"
+        return f"tau={self.tau}, reduction={self.reduction!r}{self._map_repr}"

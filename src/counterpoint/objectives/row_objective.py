@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from counterpoint.objectives.base import Log, Objective
-from counterpoint.objectives.fenchel_young import fenchel_young
+from counterpoint.objectives.checks import not_negative, one_of
+from counterpoint.objectives.fenchel_young import MAPS, fenchel_young, lower_positives, probability
 from counterpoint.objectives.rows import Rows
+from counterpoint.objectives.simplex import row_blocks
 
 NEARLY_BEST = 1 - 1e-4
 """A candidate whose target is this near the row's largest is as good: equal captions differ by rounding."""
@@ -20,12 +22,18 @@ NEARLY_BEST = 1 - 1e-4
 class RowObjective(Objective):
     """An objective over rows of scores and targets. To write one, fill in `rows`.
 
+    map, margin: of the Fenchel-Young loss, see there; an objective that is none leaves them as they are.
+
     >>> from counterpoint.objectives import InfoNCE
     >>> rows = InfoNCE(tau=0.5).rows([torch.eye(2), torch.eye(2)], None, None, None)
     >>> rows.scores, rows.target
     (tensor([[2., 0.],
             [0., 2.]]), tensor([0, 1]))
     """
+
+    def __init__(self, map: str = "softmax", margin: float = 0.0) -> None:
+        super().__init__()
+        self.map, self.margin = one_of("map", map, MAPS), not_negative("margin", margin)
 
     @abstractmethod
     def rows(
@@ -34,8 +42,8 @@ class RowObjective(Objective):
         """Scores and targets, one row per anchor."""
 
     def losses(self, rows: Rows) -> Tensor:
-        """The loss of each anchor, `(r,)`; the cross entropy where a subclass says nothing else."""
-        return fenchel_young(rows.scores, rows.target)
+        """The loss of each anchor, `(r,)`; the Fenchel-Young loss where a subclass says nothing else."""
+        return fenchel_young(rows.scores, rows.target, self.map, self.margin)
 
     def reduce(self, losses: Tensor) -> Tensor:
         """From the losses of the anchors to a scalar: their mean."""
@@ -43,12 +51,24 @@ class RowObjective(Objective):
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         """What to log beside the loss and what all objectives log."""
-        entropy = target_entropy(rows.target)
-        return {
-            "chance": losses.new_full((), math.log(rows.candidates)),
+        entropy = target_entropy(rows.target, self.map)
+        log = {
+            "chance": self.chance(rows).to(losses),
             "target_entropy": entropy,
             "kl": losses.mean() - entropy,
         }
+        return log if self.map == "softmax" else log | {"support": support(rows, self.map, self.margin)}
+
+    def chance(self, rows: Rows) -> Tensor:
+        """The loss where all candidates score alike, as in a collapsed batch; a scalar."""
+        if self.margin == 0:
+            return uniform_entropy(rows.candidates, self.map)
+        alike = rows.scores.masked_fill(rows.scores > -math.inf, 0)
+        return fenchel_young(alike, rows.target, self.map, self.margin).mean()
+
+    @property
+    def _map_repr(self) -> str:
+        return "" if self.map == "softmax" else f", map={self.map!r}"
 
     def evaluate(
         self,
@@ -90,13 +110,42 @@ def accuracy(rows: Rows) -> Tensor:
     return share.mean()
 
 
-def target_entropy(target: Tensor) -> Tensor:
-    """Mean entropy of the target distributions, in nats; 0 for one positive per row.
+def target_entropy(target: Tensor, map: str = "softmax") -> Tensor:
+    """Mean entropy of the target distributions, 0 for one positive per row: Shannon's for softmax, in nats.
+
+    For another map it is that map's own, -Omega.
 
     >>> target_entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor(0.3466)
+    >>> target_entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), map="sparsemax")
+    tensor(0.1250)
     """
     if target.ndim == 1:
         return torch.zeros((), device=target.device)
-    entropy: Tensor = torch.special.entr(target).sum(1)
-    return entropy.mean()
+    return MAPS[map].entropy(target).mean()
+
+
+def uniform_entropy(candidates: int, map: str) -> Tensor:
+    """The entropy of the uniform distribution, in float64: the loss where all candidates score alike.
+
+    >>> uniform_entropy(4, "sparsemax"), uniform_entropy(4, "argmax")
+    (tensor(0.3750, dtype=torch.float64), tensor(0., dtype=torch.float64))
+    """
+    if map == "softmax":
+        return torch.tensor(math.log(candidates), dtype=torch.float64)
+    uniform = torch.full((1, candidates), 1 / candidates, dtype=torch.float64)
+    return MAPS[map].entropy(uniform).squeeze()
+
+
+def support(rows: Rows, map: str, margin: float = 0.0) -> Tensor:
+    """Mean number of candidates to which the map gives a probability above 0.
+
+    >>> scores = torch.tensor([[2.0, 1.5, 0.0], [0.0, 0.0, 0.0]])
+    >>> support(Rows(scores, torch.tensor([0, 0]), candidates=3), "sparsemax")
+    tensor(2.5000)
+    """
+    counts = []
+    for block in row_blocks(rows.scores):
+        lowered = lower_positives(rows.scores[block], rows.target[block], margin)
+        counts.append((probability(lowered, map) > 0).sum(1))
+    return torch.cat(counts).to(rows.scores.dtype).mean()

@@ -30,13 +30,15 @@ from counterpoint.objectives.row_objective import RowObjective
 from counterpoint.objectives.rows import Rows, scores_all_views, target_all_views, unit_views
 
 
-def supcon(*views: Tensor, labels: Tensor, tau: float = 0.1) -> Tensor:
+def supcon(*views: Tensor, labels: Tensor, tau: float = 0.1, map: str = "softmax") -> Tensor:
     """SupCon of one or more views `(n, d)` with labels `(n,)`, a scalar.
 
     labels: integers, -1 for an unlabelled sample.
     tau: temperature, above 0; divides the cosines.
+    map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
 
-    Raises ValueError on views that do not fit together, bad `labels` or `tau`, or no anchor with a positive.
+    Raises ValueError on views that do not fit together, bad `labels`, `tau` or `map`, or no anchor with a
+    positive.
 
     >>> import torch
     >>> z = torch.eye(3)
@@ -44,7 +46,7 @@ def supcon(*views: Tensor, labels: Tensor, tau: float = 0.1) -> Tensor:
     tensor(1.3215)
     """
     rows = _rows(views, positive("tau", tau), labels)
-    return fenchel_young(rows.scores, rows.target).mean()
+    return fenchel_young(rows.scores, rows.target, map).mean()
 
 
 def _rows(views: Sequence[Tensor], tau: float, labels: Tensor | None) -> Rows:
@@ -79,8 +81,8 @@ class SupCon(RowObjective):
     accepts = ("labels",)
     requires = ("labels",)
 
-    def __init__(self, tau: float = 0.1) -> None:
-        super().__init__()
+    def __init__(self, tau: float = 0.1, map: str = "softmax") -> None:
+        super().__init__(map)
         self.tau = positive("tau", tau)
 
     def rows(
@@ -93,4 +95,4 @@ class SupCon(RowObjective):
         return {**super().log(rows, losses), "anchors_skipped": skipped}
 
     def extra_repr(self) -> str:
-        return f"tau={self.tau}"
+        return f"tau={self.tau}{self._map_repr}"

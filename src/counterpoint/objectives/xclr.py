@@ -11,6 +11,10 @@ tau_s differ by a constant in each row. Compare runs at different tau_s by `kl`,
 The share of the mass that falls on the true positive shrinks with the batch: tune tau_s anew when the batch
 changes.
 
+Another `map` changes p and not s, which stays the softmax of G / tau_s. With map="sparsemax" the best
+there is are cosines over tau that differ from s itself, not from G / tau_s, by a constant in each row. An s
+spread over many candidates then asks for cosines that hardly differ: choose a lower tau_s than for softmax.
+
 Limits: tau_s -> 0 gives a target uniform over the candidates with the largest G: exactly SupCon ("out") where
 G is 1 for the same class and less elsewhere, exactly NT-Xent where only the diagonal is largest. tau_s ->
 infinity gives a target uniform over all others, which says nothing.
@@ -31,16 +35,19 @@ from counterpoint.objectives.row_objective import RowObjective
 from counterpoint.objectives.rows import Rows, scores_all_views, target_soft, unit_views
 
 
-def xclr(*views: Tensor, target: Tensor, tau: float = 0.1, tau_s: float = 0.1) -> Tensor:
+def xclr(
+    *views: Tensor, target: Tensor, tau: float = 0.1, tau_s: float = 0.1, map: str = "softmax"
+) -> Tensor:
     """X-CLR of one or more views `(n, d)` with a target `(n, n)`, a scalar.
 
     target: similarity of the n samples to each other, floating and finite; row i is the anchor's. Cosines of
         caption embeddings do as they are.
     tau: temperature of the cosines, above 0.
     tau_s: temperature of the target, above 0.
+    map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
 
-    Raises ValueError on views that do not fit together, a bad `target`, `tau` or `tau_s`, or a single view of
-    a single sample, which has no candidate.
+    Raises ValueError on views that do not fit together, a bad `target`, `tau`, `tau_s` or `map`, or a single
+    view of a single sample, which has no candidate.
 
     >>> import torch
     >>> z = torch.eye(3)
@@ -48,7 +55,7 @@ def xclr(*views: Tensor, target: Tensor, tau: float = 0.1, tau_s: float = 0.1) -
     tensor(1.1351)
     """
     rows = _rows(views, positive("tau", tau), positive("tau_s", tau_s), target)
-    return fenchel_young(rows.scores, rows.target).mean()
+    return fenchel_young(rows.scores, rows.target, map).mean()
 
 
 def _rows(views: Sequence[Tensor], tau: float, tau_s: float, target: Tensor | None) -> Rows:
@@ -73,8 +80,8 @@ class XCLR(RowObjective):
     accepts = ("target",)
     requires = ("target",)
 
-    def __init__(self, tau: float = 0.1, tau_s: float = 0.1) -> None:
-        super().__init__()
+    def __init__(self, tau: float = 0.1, tau_s: float = 0.1, map: str = "softmax") -> None:
+        super().__init__(map)
         self.tau, self.tau_s = positive("tau", tau), positive("tau_s", tau_s)
 
     def rows(
@@ -83,4 +90,4 @@ class XCLR(RowObjective):
         return _rows(views, self.tau, self.tau_s, target)
 
     def extra_repr(self) -> str:
-        return f"tau={self.tau}, tau_s={self.tau_s}"
+        return f"tau={self.tau}, tau_s={self.tau_s}{self._map_repr}"
