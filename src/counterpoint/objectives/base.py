@@ -161,8 +161,10 @@ class WeightedSum(Objective):
         ids: Tensor | None,
         with_log: bool,
     ) -> tuple[Tensor, Log]:
-        losses, logs, seen = [], {}, Counter[str]()
-        for term, weight in self._weighted():
+        evaluated = []
+        # Last term first: the backward pass goes the other way, and a regulariser at the end of a sum, whose
+        # gradient is small beside what the main loss keeps for its own, then waits until that is freed.
+        for term, weight in reversed(self._weighted()):
             loss, log = term.evaluate(
                 views,
                 labels if "labels" in term.accepts else None,
@@ -170,8 +172,10 @@ class WeightedSum(Objective):
                 ids if "ids" in term.accepts else None,
                 with_log,
             )
-            losses.append(weight * loss)
-            key = type(term).__name__.lower()
+            evaluated.append((type(term).__name__.lower(), weight * loss, log))
+        losses, logs, seen = [], {}, Counter[str]()
+        for key, loss, log in reversed(evaluated):
+            losses.append(loss)
             seen[key] += 1
             logs[key if seen[key] == 1 else f"{key}_{seen[key]}"] = log
         total = torch.stack(losses).sum()
