@@ -200,9 +200,11 @@ def _seeds(text: str) -> list[int]:
 
 
 def _print_results(results: list[Result]) -> None:
+    widest = max((len(result.protocol) for result in results), default=0)
     for result in results:
         detail = f"k={result.settings['k']}" if result.protocol == "knn" else ""
-        print(f"{result.settings['column']:<12} {result.protocol:<7} {detail:<6} {100 * result.value:6.2f} %")
+        asked = f"{result.settings['column']:<12} {result.protocol:<{widest}} {detail:<6}"
+        print(f"{asked} {100 * result.value:6.2f} %")
 
 
 def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -> Path:

@@ -101,3 +101,11 @@ def test_a_spec_does_not_change():
 def test_the_page_names_every_field_and_preset():
     page = (Path(__file__).parents[2] / "docs" / "data" / "views.md").read_text()
     assert [name for name in [*ViewSpec.model_fields, *PRESETS] if f"`{name}`" not in page] == []
+
+
+def test_crops_for_probes_keep_what_evaluation_keeps():
+    spec = view_spec("simclr", size=48, interpolation="bicubic", mean=(0, 0, 0), std=(1, 1, 1))
+    crops = spec.crops()
+    assert (crops.count, crops.crop_scale, crops.flip) == (1, (0.08, 1.0), 0.5)
+    assert not (crops.jitters or crops.grey_p or crops.blur_p)
+    assert crops.plain() == spec.plain()

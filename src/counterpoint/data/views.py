@@ -120,6 +120,14 @@ class ViewSpec(BaseModel):
         kept = {"size", "centre", "interpolation", "mean", "std"}
         return ViewSpec(count=1, **self.model_dump(include=kept))
 
+    def crops(self) -> ViewSpec:
+        """One random crop of 0.08 to 1 of the area, half of them mirrored: what linear probes are trained on.
+
+        Size, interpolation and normalisation stay.
+        """
+        kept = {"size", "interpolation", "mean", "std"}
+        return ViewSpec(count=1, crop_scale=(0.08, 1.0), flip=0.5, **self.model_dump(include=kept))
+
 
 _SIMCLR: dict[str, Any] = {
     "crop_scale": (0.08, 1.0),

@@ -4,6 +4,7 @@ from counterpoint.evaluate.background import background_reliance
 from counterpoint.evaluate.features import Features, extract, load_features, save_features
 from counterpoint.evaluate.knn import knn
 from counterpoint.evaluate.linear import linear_probe, linear_probes
+from counterpoint.evaluate.matching import matching
 from counterpoint.evaluate.record import (
     Difference,
     Result,
@@ -14,6 +15,7 @@ from counterpoint.evaluate.record import (
     spread,
 )
 from counterpoint.evaluate.similarity_map import class_map, neighbours
+from counterpoint.evaluate.trained_linear import crop_batches, trained_linear
 
 __all__ = [
     "Difference",
@@ -22,6 +24,7 @@ __all__ = [
     "Spread",
     "background_reliance",
     "class_map",
+    "crop_batches",
     "difference",
     "extract",
     "knn",
@@ -29,8 +32,10 @@ __all__ = [
     "linear_probes",
     "load_features",
     "load_results",
+    "matching",
     "neighbours",
     "save_features",
     "save_results",
     "spread",
+    "trained_linear",
 ]

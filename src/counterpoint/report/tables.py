@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from counterpoint.evaluate.record import Difference, Result, Spread, difference, spread
 from counterpoint.report.runs import Method
 
-PROTOCOLS = {"knn": "nearest neighbours", "linear": "linear probe", "background": "background reliance"}
+PROTOCOLS = {
+    "knn": "nearest neighbours",
+    "linear": "linear probe",
+    "linear-sgd-crops": "linear probe trained by SGD on crops",
+    "linear-sgd": "linear probe trained by SGD",
+    "linear-adam": "linear probe trained by Adam",
+    "linear-adam-512": "linear probe trained by Adam, batch 512",
+    "background": "background reliance",
+}
 # What does not tell measures apart: k and column have fields of their own, the seed is what is averaged over,
 # and rows of zeros are found in the features of each run.
 NOT_PART_OF_A_MEASURE = {"k", "column", "seed", "rows_of_zeros"}

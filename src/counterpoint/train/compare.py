@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from lightning_fabric import Fabric
+from pydantic import JsonValue
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from counterpoint.data import Samples
-from counterpoint.data.batches import plain_batches
+from counterpoint.data.batches import batch_source, plain_batches
 from counterpoint.evaluate import (
     Features,
     Result,
+    crop_batches,
     extract,
     knn,
     linear_probe,
@@ -23,7 +27,9 @@ from counterpoint.evaluate import (
     save_features,
     save_results,
     spread,
+    trained_linear,
 )
+from counterpoint.evaluate.trained_linear import Batches, training
 from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.similarity import class_similarity
@@ -61,7 +67,7 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
     console = console or Console(stderr=True)
     recipe = run.recipe
     splits = load_splits(recipe.data)
-    encoder = load_trained(run, console)
+    encoder = load_trained(run, console).to(_place(recipe))
     train, test = (_features(encoder, samples, recipe) for samples in (splits.train, splits.test))
     results: list[Result] = []
     columns = recipe.evaluate.columns or ((recipe.data.label,) if train.labels else ())
@@ -81,6 +87,14 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
         results += knn(train, test, column, k=k, temperature=recipe.evaluate.temperature)
         if recipe.evaluate.linear:
             results.append(linear_probe(train, test, column, seed=recipe.seed))
+        for protocol in recipe.evaluate.probes:
+            crops = training(protocol).augmentation == "crop_flip"
+            batches = _crops(encoder, splits.train, train, recipe) if crops else None
+            results.append(
+                trained_linear(
+                    train, test, column, protocol, recipe.seed, batches=batches, device=_place(recipe)
+                )
+            )
     # Results of an earlier checkpoint must not stand beside those of this one.
     run.results.unlink(missing_ok=True)
     save_features(run.features, test)
@@ -91,6 +105,33 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
 
 def _say(console: Console, line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _place(recipe: Recipe) -> torch.device:
+    """Where a run is measured: where it was trained, or on the CPU where this machine lacks that."""
+    try:
+        return Fabric(accelerator=recipe.train.accelerator, devices=1).device
+    except RuntimeError:
+        return torch.device("cpu")
+
+
+def _crops(encoder: Encoder, samples: Samples, train: Features, recipe: Recipe) -> Batches:
+    """Features of random crops of the samples that `train` has, epoch by epoch."""
+    if len(train) < len(samples):
+        # Pictures that could not be read have no features.
+        kept = set(train.keys)
+        samples = samples.subset([i for i, key in enumerate(samples.keys) if key in kept])
+    source = batch_source(
+        samples,
+        recipe.views.spec.crops(),
+        min(recipe.evaluate.batch_size, len(samples)),
+        seed=recipe.seed,
+        workers=recipe.train.workers,
+        drop_last=False,
+        on_error=recipe.data.on_error,
+        device=_place(recipe),
+    )
+    return crop_batches(encoder, lambda epoch: ((batch.ids, batch.views[0]) for batch in source.epoch(epoch)))
 
 
 def _features(encoder: Encoder, samples: Samples, recipe: Recipe) -> Features:
@@ -195,12 +236,19 @@ def _results(out: Path, recipe: Recipe, seed: int) -> tuple[Result, ...]:
 def table(lines: Sequence[Line]) -> Table:
     """Mean and sample standard deviation over seeds: a row per label and protocol, a column per recipe.
 
-    Of the numbers of neighbours the table shows 20, or the largest measured one below it.
+    Rows are those of all recipes, with a dash where a recipe was not measured so. Of the numbers of
+    neighbours the table shows 20, or the largest measured one below it.
     """
-    first = lines[0].results[0]
-    measured = [int(str(result.settings["k"])) for result in first if result.protocol == "knn"]
+    asked = [result for line in lines for result in line.results[0]]
+    measured = [int(str(result.settings["k"])) for result in asked if result.protocol == "knn"]
     k = max((k for k in measured if k <= SHOWN_K), default=min(measured, default=0))
-    shown = [result for result in first if result.protocol != "knn" or result.settings["k"] == k]
+    shown: list[Result] = []
+    for result in asked:
+        known = any(_question(result) == _question(other) for other in shown)
+        if not known and (result.protocol != "knn" or result.settings["k"] == k):
+            shown.append(result)
+    columns = [result.settings["column"] for result in shown]
+    shown.sort(key=lambda result: columns.index(result.settings["column"]))
     seeds = len(lines[0].seeds)
     made = Table(title=f"accuracy in percent, mean ± standard deviation over {seeds} seeds")
     for heading in ("label", "protocol"):
@@ -208,22 +256,44 @@ def table(lines: Sequence[Line]) -> Table:
     for line in lines:
         made.add_column(line.name, justify="right")
     for result in shown:
-        label = f"kNN, k={k}" if result.protocol == "knn" else result.protocol
-        made.add_row(str(result.settings["column"]), label, *(_cell(line, result) for line in lines))
+        cells = [_cell(line, result) for line in lines]
+        made.add_row(str(result.settings["column"]), _label(result, shown), *cells)
     return made
+
+
+def _label(result: Result, shown: Sequence[Result]) -> str:
+    """The protocol, and what tells this row from others of the same label and protocol."""
+    settings = _question(result)[3]
+    twins = [
+        _question(other)[3]
+        for other in shown
+        if other.protocol == result.protocol and other.settings["column"] == result.settings["column"]
+    ]
+    name = f"kNN, k={result.settings['k']}" if result.protocol == "knn" else result.protocol
+    apart = [key for key, value in settings.items() if any(twin.get(key) != value for twin in twins)]
+    return ", ".join([name, *(f"{key} {settings[key]}" for key in apart)])
+
+
+# What may differ between cells of one row: what is compared, and what the features of each run decide.
+FREE = {"seed", "rows_of_zeros"}
 
 
 def _cell(line: Line, asked: Result) -> str:
     """The mean of the results of a line that measure what `asked` measures."""
-    same = ("column", "k")
     values = [
         100 * result.value
         for results in line.results
         for result in results
-        if result.protocol == asked.protocol
-        and all(result.settings.get(key) == asked.settings.get(key) for key in same)
+        if _question(result) == _question(asked)
     ]
     if not values:
         return "-"
     over = spread(values)
     return f"{over.mean:.1f}" if over.std is None else f"{over.mean:.1f} ± {over.std:.1f}"
+
+
+def _question(result: Result) -> tuple[str, int, str, dict[str, JsonValue]]:
+    """What a result answers, whatever the run."""
+    free = FREE | set(result.chosen)
+    settings = {name: value for name, value in result.settings.items() if name not in free}
+    return result.protocol, result.version, result.metric, settings

@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from counterpoint.data import SOURCES
 from counterpoint.data.views import ViewSpec, view_spec
+from counterpoint.evaluate.trained_linear import PROTOCOLS
 from counterpoint.names import hint
 from counterpoint.objectives import OBJECTIVES, Objective
 from counterpoint.similarity import GRAPHS
 from counterpoint.train.arguments import arguments, choose, problems
+from counterpoint.train.schedule import Schedules, check_schedule
 
 
 class Section(BaseModel):
@@ -97,7 +99,11 @@ class Model(Section):
     )
     width: int = Field(1, ge=1, le=1024, description="multiplies the channels of our small backbones")
     head: tuple[int, ...] = Field((256, 128), max_length=3, description="output widths of the head's layers")
+    head_norm: bool = Field(True, description="BatchNorm between the layers of the head")
     head_final_norm: bool = Field(False, description="BatchNorm after the last layer of the head")
+    head_activation: Literal["relu", "leaky_relu"] = Field(
+        "relu", description="between the layers of the head; QARe has leaky_relu"
+    )
     extra_linear: bool = Field(
         False, description="a linear layer after the pooling of our ResNets, as QARe has it"
     )
@@ -109,11 +115,16 @@ class ObjectiveTerm(Named):
 
     name: str = Field(description="the objective: " + ", ".join(OBJECTIVES))
     weight: float = Field(1.0, description="factor of this term in the sum")
+    schedule: dict[str, dict[int, int | float]] = Field(
+        default={},
+        description="arguments that change: for each, epochs counted from 1 and the value from then on",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveTerm:
         kind = choose("objective", self.name, OBJECTIVES)
         self._fill(arguments(kind, self.arguments, "objective"))
+        check_schedule(kind, self.arguments, self.schedule)
         self.build()
         return self
 
@@ -181,8 +192,19 @@ class Evaluate(Section):
         (1, 5, 20, 200), min_length=1, description="numbers of neighbours"
     )
     temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="of the neighbours' votes")
-    linear: bool = Field(True, description="train a linear probe too")
+    linear: bool = Field(True, description="solve a linear probe too")
+    probes: tuple[str, ...] = Field(
+        (), description="linear probes trained as papers do: " + ", ".join(PROTOCOLS)
+    )
     batch_size: int = Field(512, ge=1, le=10**6, description="pictures per step")
+
+    @model_validator(mode="after")
+    def _check(self) -> Evaluate:
+        for name in self.probes:
+            choose("linear protocol", name, PROTOCOLS)
+        if len(set(self.probes)) < len(self.probes):
+            raise ValueError(f"evaluate.probes names a protocol twice: {', '.join(self.probes)}")
+        return self
 
 
 class Recipe(Section):
@@ -233,9 +255,17 @@ class Recipe(Section):
             total = total + other
         return total
 
+    def schedules(self, objective: Objective) -> Schedules:
+        """What changes the arguments of the objective that `build_objective` made, epoch by epoch."""
+        terms = [(OBJECTIVES[term.name], term.arguments, term.schedule) for term in self.objective]
+        return Schedules(objective, terms)
+
     def resolved(self) -> dict[str, Any]:
         """The recipe as plain data, with every default written out."""
         plain: dict[str, Any] = self.model_dump(mode="json")
+        for term, written in zip(self.objective, plain["objective"], strict=True):
+            # Keys of JSON are texts; epochs are numbers in YAML.
+            written["schedule"] = {name: dict(steps) for name, steps in term.schedule.items()}
         if len(plain["objective"]) == 1:
             plain["objective"] = plain["objective"][0]
         return plain
