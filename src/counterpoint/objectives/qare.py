@@ -223,7 +223,9 @@ class QARe(Objective):
         reference: str = "view",
     ) -> None:
         super().__init__()
-        self.options = _checked(form, shift, clamp_min, reference)
+        options = _checked(form, shift, clamp_min, reference)
+        self.form, self.shift = options.form, options.shift
+        self.clamp_min, self.reference = options.clamp_min, options.reference
         if reference == "graph":
             self.accepts = self.requires = ("target",)
 
@@ -235,8 +237,9 @@ class QARe(Objective):
         ids: Tensor | None,
         with_log: bool,
     ) -> tuple[Tensor, Log]:
-        spectra = _spectra(views, self.options)
-        loss = _loss(spectra, views, target, self.options)
+        options = _Options(self.form, self.shift, self.clamp_min, self.reference)
+        spectra = _spectra(views, options)
+        loss = _loss(spectra, views, target, options)
         if not with_log:
             return loss, {}
         with torch.no_grad():
@@ -246,8 +249,8 @@ class QARe(Objective):
         return loss, {"loss": loss, "effective_rank": rank, "top_eigenvalue_share": top}
 
     def extra_repr(self) -> str:
-        o = self.options
-        return f"form={o.form!r}, shift={o.shift}, clamp_min={o.clamp_min}, reference={o.reference!r}"
+        numbers = f"shift={self.shift}, clamp_min={self.clamp_min}"
+        return f"form={self.form!r}, {numbers}, reference={self.reference!r}"
 
 
 def _shares(values: Tensor) -> Tensor:
