@@ -107,5 +107,5 @@ def test_crops_for_probes_keep_what_evaluation_keeps():
     spec = view_spec("simclr", size=48, interpolation="bicubic", mean=(0, 0, 0), std=(1, 1, 1))
     crops = spec.crops()
     assert (crops.count, crops.crop_scale, crops.flip) == (1, (0.08, 1.0), 0.5)
-    assert not (crops.jitters or crops.grey_p or crops.blur_p)
+    assert not any([crops.jitters, crops.grey_p, crops.blur_p])
     assert crops.plain() == spec.plain()

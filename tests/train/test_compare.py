@@ -109,7 +109,8 @@ def test_crops_pass_over_pictures_that_cannot_be_read(tmp_path):
         place = tmp_path / "pictures" / ("light", "dark")[i % 2]
         place.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (80, 80), (200 + i if i % 2 == 0 else i, 9, 9)).save(place / f"{i:02d}.png")
-    (tmp_path / "pictures" / "dark" / "05.png").write_bytes(b"")
+    for i in (5, 7, 9, 11):
+        (tmp_path / "pictures" / "dark" / f"{i:02d}.png").write_bytes(b"")
     data = {"source": "folder", "path": str(tmp_path / "pictures"), "train": None, "holdout": 0.25}
     recipe = parse_recipe(
         SMALL
@@ -121,7 +122,8 @@ def test_crops_pass_over_pictures_that_cannot_be_read(tmp_path):
     )
     run = fit(recipe, tmp_path / "run", console=quiet())
     probe = measure(run, quiet())[1]
-    assert probe.settings["train_n"] + probe.n == 23
+    assert probe.settings["train_n"] + probe.n == 20
+    assert probe.settings["train_n"] < 18  # so that some are missing from train
     assert probe.value > 0.7
 
 

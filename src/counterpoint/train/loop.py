@@ -77,7 +77,7 @@ def fit(
     loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console, logged)
     epochs = -(-loop.total // loop.steps_per_epoch)
     if never := loop.schedules.past(epochs):
-        say(f"{recipe.name}: never reached in {epochs} epochs: {', '.join(never)}")
+        say(f"{recipe.name}: the run ends with epoch {epochs}, and its schedule has {', '.join(never)}")
     loop.run_all()
     write_whole(run.done, json.dumps({"steps": loop.step, "seconds": loop.seconds, "start": start}).encode())
     return run

@@ -112,7 +112,7 @@ class Schedules:
     def past(self, epochs: int) -> list[str]:
         """What would change only after so many epochs, in words."""
         return [
-            f"{name} changes at epoch {epoch}"
+            f"{name} at epoch {epoch}"
             for _, (_, _, schedule) in self._terms
             for name, steps in schedule.items()
             for epoch in sorted(steps)
