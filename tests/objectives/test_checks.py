@@ -89,7 +89,7 @@ def test_views_are_needed(name: str):
         OBJECTIVES[name]()(*[Z] * (fewest - 1), **side_of(name, 4))
 
 
-@pytest.mark.parametrize("name", ["infonce", "ntxent", "clip", "triplet", "hinge"])
+@pytest.mark.parametrize("name", ["infonce", "ntxent", "clip", "triplet", "hinge", "sparseclr", "ntlogistic"])
 @pytest.mark.parametrize(
     ("ids", "got"),
     [

@@ -9,8 +9,12 @@ from counterpoint.objectives.clip import CLIP, clip
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.hinge import Hinge, hinge
 from counterpoint.objectives.infonce import InfoNCE, infonce
+from counterpoint.objectives.ntlogistic import NTLogistic, ntlogistic
 from counterpoint.objectives.ntxent import NTXent, ntxent
 from counterpoint.objectives.qare import QARe, qare
+from counterpoint.objectives.simplex import entmax15, sparsemax
+from counterpoint.objectives.sparseclr import SparseCLR, sparseclr
+from counterpoint.objectives.structured_assignment import StructuredAssignment, structured_assignment
 from counterpoint.objectives.supcon import SupCon, supcon
 from counterpoint.objectives.triplet import Triplet, triplet
 from counterpoint.objectives.xclr import XCLR, xclr
@@ -23,6 +27,9 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "xclr": XCLR,
     "triplet": Triplet,
     "hinge": Hinge,
+    "sparseclr": SparseCLR,
+    "structured_assignment": StructuredAssignment,
+    "ntlogistic": NTLogistic,
     "qare": QARe,
 }
 """Every objective by the name recipes use."""
@@ -33,18 +40,26 @@ __all__ = [
     "XCLR",
     "Hinge",
     "InfoNCE",
+    "NTLogistic",
     "NTXent",
     "Objective",
     "QARe",
+    "SparseCLR",
+    "StructuredAssignment",
     "SupCon",
     "Triplet",
     "WeightedSum",
     "clip",
+    "entmax15",
     "fenchel_young",
     "hinge",
     "infonce",
+    "ntlogistic",
     "ntxent",
     "qare",
+    "sparseclr",
+    "sparsemax",
+    "structured_assignment",
     "supcon",
     "triplet",
     "xclr",

@@ -80,11 +80,12 @@ class Objective(nn.Module, ABC):
     ) -> tuple[Tensor, Log]:
         """The loss, and a dict of detached 0-d tensors that says more about it.
 
-        loss: the value. chance: the loss of a uniform prediction, ln(candidates).
+        loss: the value. chance: the loss where all candidates score alike, ln(candidates) for softmax.
         accuracy: share of anchors whose best-scored candidate is a positive; a tie counts by its share.
         target_entropy: mean entropy of the targets, the least the loss can be. kl: what is left above it.
+        support: mean number of candidates with a probability above 0, for maps other than softmax.
         candidates: how many each anchor chooses from. anchors_skipped: how many had no positive.
-        active: share of margins not yet met (Triplet, Hinge).
+        active: share of margins not yet met (Triplet, Hinge, StructuredAssignment).
         """
         self._check_side_arguments(labels, target, ids)
         for i, z in enumerate(views):
