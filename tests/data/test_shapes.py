@@ -278,8 +278,8 @@ def test_the_picture_is_the_tensor():
         ({"background_correlation": -0.1}, "background_correlation must lie in [0, 1]"),
         ({"background_correlation": float("nan")}, "background_correlation must lie in [0, 1], got nan"),
         ({"background_correlation": "high"}, "background_correlation must lie in [0, 1], got 'high'"),
-        ({"camera": True}, "camera must be one of 0, 1, got True"),
-        ({"camera": 2}, "camera must be one of 0, 1, got 2"),
+        ({"camera": True}, "camera must be one of 0, 1 or both, got True"),
+        ({"camera": 2}, "camera must be one of 0, 1 or both, got 2"),
     ],
 )
 def test_bad_input_is_refused_by_name(wrong, said):

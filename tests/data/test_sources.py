@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_every_source_is_typed_and_takes_a_split():
-    assert set(SOURCES) == {"shapes", "parquet", "folder", "torchvision", "table", "shards"}
+    assert set(SOURCES) == {"shapes", "parquet", "folder", "torchvision", "table", "shards", "cameras"}
     for name, source in SOURCES.items():
         hints = typing.get_type_hints(source)
         assert hints["return"] is Samples, name
@@ -59,6 +59,9 @@ def test_python_on_the_page_runs(tmp_path, monkeypatch):
     for name in ("photos/train/cat/1.jpg", "photos/train/dog/2.jpg", "inbox/1.jpg", "inbox/may/2.jpg"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(encoded(size=(8, 8), format="jpeg"))
+    Path("boxes").mkdir()
+    for name in ("7_front", "7_back"):
+        Path(f"boxes/{name}.png").write_bytes(encoded())
     Path("captions.csv").write_text("path,caption,label,split\ninbox/1.jpg,a thing,thing,train\n")
     Path("cifar10").symlink_to(real_data("cifar10"))
     Path("shards").symlink_to(real_data("captions"))

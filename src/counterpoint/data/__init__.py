@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 # The functions bear the names of their files, so they are imported under others: `counterpoint.data.folder`
 # stays the module.
+from counterpoint.data.cameras import cameras as _cameras
 from counterpoint.data.folder import folder as _folder
 from counterpoint.data.parquet import parquet as _parquet
 from counterpoint.data.samples import Labels, Samples
@@ -21,6 +22,7 @@ SOURCES: dict[str, Callable[..., Samples]] = {
     "torchvision": torchvision_set,
     "table": _table,
     "shards": shards,
+    "cameras": _cameras,
 }
 
 __all__ = ["SOURCES", "Labels", "Samples"]

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from counterpoint.data.faults import OnError, check_on_error
+from counterpoint.data.pairs import Pairs
 from counterpoint.data.pil_views import picture_transform
 from counterpoint.data.samples import Samples
 from counterpoint.data.tensor_views import make_views, normalise
@@ -24,14 +26,14 @@ from counterpoint.data.views import ViewSpec
 
 LARGEST_IN_MEMORY = 64  # side in pixels; above, a crop by matrix products costs more than one by table
 RESIDENT_BYTES = 2**31  # pictures of up to so many bytes are kept on the GPU
-ORDER, STEP, SAMPLE = range(3)  # what a seed is for; keeps the streams apart
+ORDER, STEP, SAMPLE, PAIR = range(4)  # what a seed is for; keeps the streams apart
 
 
 @dataclass(frozen=True)
 class Batch:
     """Views of some samples.
 
-    ids: `(n,)` int64 on the CPU, positions in the samples.
+    ids: `(n,)` int64 on the CPU, positions in the samples; of paired views, that of the first.
     views: tensors `(n, 3, size, size)` float32, normalised; row i of each shows sample `ids[i]`.
     """
 
@@ -51,6 +53,7 @@ class BatchSource:
     """Batches of views, epoch by epoch; made by `batch_source`.
 
     steps_per_epoch: batches in a whole epoch.
+    pairs: the identities that a batch is drawn from, where the spec says `pair_by`; else None.
     skipped: keys of the pictures left out so far by this source, in the order they were met.
     """
 
@@ -69,12 +72,14 @@ class BatchSource:
         for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("workers", workers, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        n = len(samples)
-        if n == 0:
+        if len(samples) == 0:
             raise ValueError(f"data {samples.name!r} has no samples")
+        self.pairs = None if spec.pair_by is None else Pairs(samples, spec.pair_by)
+        n = len(samples) if self.pairs is None else len(self.pairs)
         if drop_last and n < batch_size:
+            what = "samples" if self.pairs is None else "identities to pair"
             raise ValueError(
-                f"data {samples.name!r} has {n} samples, less than one batch of {batch_size}: "
+                f"data {samples.name!r} has {n} {what}, less than one batch of {batch_size}: "
                 "use a smaller batch_size"
             )
         self.samples, self.spec, self.batch_size, self.seed = samples, spec, batch_size, seed
@@ -101,11 +106,16 @@ class BatchSource:
             raise ValueError(
                 f"start must be in 0..{self.steps_per_epoch}, the steps of an epoch, got {start}"
             )
-        order = torch.randperm(len(self.samples), generator=_generator(ORDER, self.seed, epoch))
-        lists = torch.split(order, self.batch_size)[: self.steps_per_epoch]
+        n = len(self.samples) if self.pairs is None else len(self.pairs)
+        order = torch.randperm(n, generator=_generator(ORDER, self.seed, epoch))
+        if self.pairs is not None:
+            drawn = self.pairs.draw(self.spec.count, _generator(PAIR, self.seed, epoch))
+            order = drawn.index_select(1, order)
+        lists = torch.split(order, self.batch_size, dim=-1)[: self.steps_per_epoch]
         return self._read(lists[start:], epoch, start)
 
     def _read(self, lists: Sequence[Tensor], epoch: int, start: int) -> Iterator[Batch]:
+        """The batches of these positions: `(n,)`, or `(views, n)`, each view with a picture of its own."""
         if self._pictures is not None:
             return self._from_memory(self._pictures, lists, epoch, start)
         return self._from_files(lists, epoch)
@@ -119,16 +129,16 @@ class BatchSource:
                 if pictures.device == self.device:
                     views = make_views(pictures, self.spec, generator, ids)
                 else:
-                    chosen = pictures.index_select(0, ids).to(self.device, non_blocking=True)
-                    views = make_views(chosen, self.spec, generator)
-            yield Batch(ids, views)
+                    chosen = pictures.index_select(0, ids.flatten()).to(self.device, non_blocking=True)
+                    views = make_views(chosen, self.spec, generator, torch.arange(ids.numel()).view_as(ids))
+            yield Batch(ids if ids.ndim == 1 else ids[0], views)
 
     def _from_files(self, lists: Sequence[Tensor], epoch: int) -> Iterator[Batch]:
         from torch.utils.data import DataLoader
 
         loader = DataLoader(
             _Views(self.samples, self.spec, self.seed, epoch),
-            batch_sampler=[ids.tolist() for ids in lists],
+            batch_sampler=[(ids.T if ids.ndim == 2 else ids).tolist() for ids in lists],
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
@@ -175,10 +185,14 @@ def batch_source(
     pictures are in memory (`samples.tensor`, sides of at most 64 pixels), and of seed, epoch and sample where
     worker processes decode them. torch's global generator is left as it was.
 
+    With `spec.pair_by` an epoch has one row for each identity that at least two cameras saw, and the views of
+    a row are pictures of it by different cameras, drawn anew every epoch. Identities of one camera are left
+    out; their number is a warning and `source.pairs.left_out`.
+
     workers: processes that decode and augment; 0 does it in this one. Not used for pictures in memory.
     drop_last: leave out the last batch of an epoch where it is short.
     on_error: 'stop' raises at the first bad picture; 'skip' leaves it out of its batch, which gets shorter,
-        and its key appears in `skipped`.
+        and its key appears in `skipped`. Of paired views one bad picture leaves out the identity.
     device: where the views are put; pictures in memory are augmented there.
 
     Raises ValueError for fewer samples than one batch (unless `drop_last=False`), for arguments out of range,
@@ -217,10 +231,11 @@ def plain_batches(
     >>> [ids.tolist() for ids, x in plain_batches(samples, spec, batch_size=2, workers=0)]
     [[0, 1], [2, 3], [4]]
     """
-    if spec.is_random or spec.count != 1:
+    if spec.is_random or spec.count != 1 or spec.pair_by is not None:
         raise ValueError(
             f"plain_batches shows each picture once as it is, but the spec has count={spec.count}"
-            f"{' and random parts' if spec.is_random else ''}: use spec.plain()"
+            f"{' and random parts' if spec.is_random else ''}"
+            f"{'' if spec.pair_by is None else f', pair_by={spec.pair_by}'}: use spec.plain()"
         )
     source = BatchSource(samples, spec, batch_size, 0, workers, False, on_error, device)
     batches = source._read(torch.split(torch.arange(len(samples)), batch_size), epoch=0, start=0)
@@ -234,20 +249,32 @@ class _Views(torch.utils.data.Dataset[Any]):
         self.samples, self.spec, self.seed, self.epoch = samples, spec, seed, epoch
         self.transform = picture_transform(spec, normalise=False)
 
-    def __getitem__(self, index: int) -> tuple[int, Tensor] | _Bad:
+    def __getitem__(self, index: int | list[int]) -> tuple[int, Tensor] | _Bad:
+        places = [index] if isinstance(index, int) else index
+        pictures = []
+        for place in places:
+            picture = self._decoded(place)
+            if isinstance(picture, _Bad):
+                return picture
+            pictures.append(picture)
+        if isinstance(index, int):
+            pictures *= self.spec.count
+        # torchvision's transforms know only the global generator.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(_seed(SAMPLE, self.seed, self.epoch, places[0]))
+            return places[0], torch.stack([self.transform(picture) for picture in pictures])
+
+    def _decoded(self, place: int) -> Image.Image | _Bad:
         try:
-            picture = self.samples.picture(index)
+            picture = self.samples.picture(place)
             if picture.mode != "RGB":
                 raise ValueError(f"it has mode {picture.mode}, not RGB")
         except MemoryError:
             raise
         except Exception as error:
             # An exception would reach the user as the worker's traceback instead of in one line.
-            return _Bad(index, " ".join(str(error).split()) or type(error).__name__)
-        # torchvision's transforms know only the global generator.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(_seed(SAMPLE, self.seed, self.epoch, index))
-            return index, torch.stack([self.transform(picture) for _ in range(self.spec.count)])
+            return _Bad(place, " ".join(str(error).split()) or type(error).__name__)
+        return picture
 
 
 def _collate(items: list[tuple[int, Tensor] | _Bad]) -> tuple[Tensor, Tensor, list[_Bad]]:

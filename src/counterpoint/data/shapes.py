@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from PIL import Image
 
+from counterpoint.data.cameras import side_by_side
 from counterpoint.data.samples import Labels, Samples
 from counterpoint.data.shapes_captions import captions
 from counterpoint.data.shapes_render import render
@@ -29,7 +32,7 @@ def shapes(
     size: int = 64,
     background_correlation: float = 0.0,
     recombine: bool = False,
-    camera: int = 0,
+    camera: int | Literal["both"] = 0,
 ) -> Samples:
     """Pictures of one main object on a background, with captions and six label columns.
 
@@ -48,6 +51,7 @@ def shapes(
         correlation. All else in the scene stays as it is. An encoder that reads the background falls
         below chance here, as on the Mixed-Rand pictures of Xiao et al. (2021, arXiv:2006.09994).
     camera: 0 looks straight on; 1 shows the same scenes from the side, in other light and with more noise.
+        "both" gives all scenes from 0, then all from 1: `count` of each, with a label column camera.
 
     Label columns: object (the default), colour, size, texture, background, identity. The identity of a
     sample is its number in the split, so it agrees between the cameras; so does its key up to the camera.
@@ -63,6 +67,13 @@ def shapes(
     >>> [labels.names[labels.values[0]] for labels in samples.labels.values()]
     ['crescent', 'green', 'small', 'dotted', 'sky', 'shapes-0/test/000000']
     """
+    if camera == "both":
+        return side_by_side(
+            {
+                str(one): shapes(split, count, seed, size, background_correlation, recombine, one)
+                for one in CAMERAS
+            }
+        )
     _check(split, count, seed, size, background_correlation, camera)
     scenes = draw_scenes(split, count, seed, background_correlation, recombine)
     tensor = torch.from_numpy(render(scenes, size, camera))
@@ -97,4 +108,4 @@ def _check(split: str, count: int, seed: int, size: int, background_correlation:
     if not isinstance(background_correlation, int | float) or not 0 <= background_correlation <= 1:
         raise ValueError(f"background_correlation must lie in [0, 1], got {background_correlation!r}")
     if isinstance(camera, bool) or camera not in CAMERAS:
-        raise ValueError(f"camera must be one of {', '.join(map(str, CAMERAS))}, got {camera!r}")
+        raise ValueError(f"camera must be one of {', '.join(map(str, CAMERAS))} or both, got {camera!r}")

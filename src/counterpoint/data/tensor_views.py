@@ -48,7 +48,8 @@ def make_views(
 
     pictures: `(k, 3, h, w)`, uint8 or float in [0, 1], on any device.
     generator: on the CPU; the same state gives the same views on every device, to rounding.
-    ids: `(n,)` int64 on the CPU, the rows of `pictures` that make the batch; all if not given.
+    ids: `(n,)` int64 on the CPU, the rows of `pictures` that make the batch, all if not given; or
+        `(spec.count, n)`, those of each view.
     Returns `spec.count` tensors `(n, 3, size, size)` float32, normalised, on the pictures' device.
     Raises ValueError for pictures of another shape or dtype.
 
@@ -62,8 +63,9 @@ def make_views(
     ids = torch.arange(len(pictures)) if ids is None else ids
     height, width = pictures.shape[2:]
     with alone():
-        draws = draw(spec, len(ids) * spec.count, height, width, generator)
-    return list(render(pictures, ids.repeat(spec.count), draws, spec).chunk(spec.count))
+        draws = draw(spec, ids.shape[-1] * spec.count, height, width, generator)
+    rows = ids.repeat(spec.count) if ids.ndim == 1 else ids.flatten()
+    return list(render(pictures, rows, draws, spec).chunk(spec.count))
 
 
 def draw(spec: ViewSpec, m: int, height: int, width: int, generator: torch.Generator) -> Draws:

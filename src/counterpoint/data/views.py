@@ -75,6 +75,12 @@ class ViewSpec(BaseModel):
     std: tuple[Positive, Positive, Positive] = Field(
         STATISTICS["none"][1], description="per channel, divides after the mean is taken off"
     )
+    pair_by: str | None = Field(
+        None,
+        min_length=1,
+        description="label column, such as camera: views of a sample are then pictures of one identity "
+        "(label column identity) that differ in it; if not given, all views are of one picture",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ViewSpec:
