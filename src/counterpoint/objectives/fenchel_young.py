@@ -13,8 +13,8 @@ scores to the probabilities p; the choice of y is the method (one other view, sa
 * argmax: Omega is 0, Omega* the largest score, and p the best candidate; those that tie share it.
 
 All four Omega are 0 at the vertices, so that for one positive per row the loss is never below 0, and for
-sparsemax it is the value Martins & Astudillo print. The smaller Omega, the smaller the support of p, and what
-is outside gets a gradient of exactly 0. The loss is 0 for one positive once it leads the others: never for
+sparsemax it is the value Martins & Astudillo print. The lower the entropy -Omega, the smaller the support of p,
+and what is outside gets a gradient of exactly 0. The loss is 0 for one positive once it leads the others: never for
 softmax, by 2 for entmax15, by 1 for sparsemax, by 0 for argmax.
 
 A margin lowers the scores of the positives before the map sees them: each has to lead by so much more. A soft
