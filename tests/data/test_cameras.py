@@ -249,6 +249,8 @@ def test_memory_and_files_draw_the_same_pictures_and_seeds_differ():
     )
     assert torch.equal(one, other)
     assert not torch.equal(one, third)
+    later = torch.cat([b.ids for b in batch_source(samples, spec, 10).epoch(3)])
+    assert set(one.tolist()) != set(later.tolist())  # other pictures, not only another order
 
 
 def test_random_views_are_bit_equal_on_resuming():
