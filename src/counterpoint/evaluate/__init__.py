@@ -4,7 +4,7 @@ from counterpoint.evaluate.background import background_reliance
 from counterpoint.evaluate.features import Features, extract, load_features, save_features
 from counterpoint.evaluate.knn import knn
 from counterpoint.evaluate.linear import linear_probe, linear_probes
-from counterpoint.evaluate.matching import matching
+from counterpoint.evaluate.matching import by_camera, matching
 from counterpoint.evaluate.record import (
     Difference,
     Result,
@@ -23,6 +23,7 @@ __all__ = [
     "Result",
     "Spread",
     "background_reliance",
+    "by_camera",
     "class_map",
     "crop_batches",
     "difference",

@@ -4,7 +4,7 @@ Three numbers, all on cosines of frozen features. Nothing is trained.
 
 * recall@k: share of the rows of one side with a row of their own identity among the k nearest of the other.
 * mAP: mean over the rows of one side of the average precision of the other side's ranking.
-* accuracy by linear assignment: identities are matched one to one so that the sum of cosines is largest
+* assignment: identities are matched one to one so that the sum of cosines is largest
   (`scipy.optimize.linear_sum_assignment`), and the share that found itself counts.
 
 Ties go against the encoder. A row of another identity that is as near as one of the same, to 1e-9, stands
@@ -24,12 +24,14 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
+from counterpoint.data.samples import Labels, Samples
 from counterpoint.evaluate.features import Features
 from counterpoint.evaluate.knn import unit_rows
 from counterpoint.evaluate.record import Result
 
 PROTOCOL = "matching"
 VERSION = 1
+USUAL_K = (1, 5, 10)
 TIE = 1e-9
 """Cosines in float64 that differ by less are equal: how a product rounds depends on where its row stands."""
 
@@ -38,7 +40,7 @@ def matching(
     a: Features,
     b: Features,
     column: str | None = "identity",
-    k: int | Sequence[int] = (1, 5, 10),
+    k: int | Sequence[int] | None = None,
     assignment: bool = True,
     tile: int = 256,
 ) -> list[Result]:
@@ -51,7 +53,7 @@ def matching(
     column: the label column that says who is who, compared by class name; None compares keys, for two sides
         of paired samples. Rows without a label and identities that one side lacks are left out and counted
         in the settings.
-    k: at most the number of rows left on either side.
+    k: at most the number of rows left on either side; None for those of 1, 5 and 10 that are.
     assignment: also match identities one to one, each by the mean direction of its rows. It takes time that
         grows with the cube of their number: a second for 1000, minutes for 10 000.
     tile: queries per tile. It moves memory and time, not the number.
@@ -65,11 +67,12 @@ def matching(
     >>> back = side([[0.9, 0.1], [-0.8, 0.7], [-0.9, 0.6]], "back")
     >>> results = matching(front, back, column=None, k=1)
     >>> [(r.metric, r.settings["direction"], round(r.value, 2)) for r in results[2:]]
-    [('recall', 'b to a', 0.67), ('mAP', 'b to a', 0.83), ('accuracy', 'one to one', 1.0)]
+    [('recall', 'b to a', 0.67), ('mAP', 'b to a', 0.83), ('assignment', 'one to one', 1.0)]
     """
     pairs = _pairs(a, b, column)
-    ks = [k] if isinstance(k, int) else [int(one) for one in k]
-    _check(ks, min(len(pairs.a), len(pairs.b)), tile)
+    ks = _ks(k, min(len(pairs.a), len(pairs.b)))
+    if tile < 1:
+        raise ValueError(f"tile must be at least 1, got {tile}")
     results = []
     for direction, (queries, query_ids, base, base_ids) in {
         "a to b": (pairs.a, pairs.a_ids, pairs.b, pairs.b_ids),
@@ -83,10 +86,67 @@ def matching(
         ]
         results.append(_result("mAP", float(precision.mean()), len(queries), settings))
     if assignment:
-        settings = {**pairs.settings, "direction": "one to one", "features": "mean direction per identity"}
+        settings = {**pairs.settings, "direction": "one to one"}
         right = assigned(pairs.a, pairs.a_ids, pairs.b, pairs.b_ids)
-        results.append(_result("accuracy", float(right.double().mean()), len(right), settings))
+        results.append(_result("assignment", float(right.double().mean()), len(right), settings))
     return results
+
+
+def by_camera(features: Features, column: str = "camera") -> tuple[Features, Features]:
+    """The two sides of one split: the rows of the first half of its cameras, and those of the others.
+
+    Cameras stand in label order; of an odd number the one in the middle is on the first side. Rows without a
+    camera are on neither.
+
+    Raises ValueError where there are fewer than two cameras.
+
+    >>> cameras = Labels(torch.tensor([1, 0, 2]), ["left", "right", "top"])
+    >>> split = Features(torch.eye(3), keys=["x", "y", "z"], labels={"camera": cameras})
+    >>> [list(side.keys) for side in by_camera(split)]
+    [['x', 'y'], ['z']]
+    """
+    _, labels = features.column(column)
+    sides = []
+    for rows, names in camera_sides(labels, column):
+        chosen = rows.tolist()
+        sides.append(
+            Features(
+                features.h[rows],
+                [features.keys[i] for i in chosen],
+                {name: Labels(one.values[rows], one.names) for name, one in features.labels.items()},
+                f"{features.name}, {column} {names[0]}" + (f" to {names[-1]}" if len(names) > 1 else ""),
+                features.layer,
+                None if features.captions is None else [features.captions[i] for i in chosen],
+            )
+        )
+    return sides[0], sides[1]
+
+
+def camera_sides(labels: Labels, column: str = "camera") -> list[tuple[Tensor, list[str]]]:
+    """The positions of the rows on each of the two sides, and the names of the cameras there.
+
+    >>> camera_sides(Labels(torch.tensor([1, 0, 2]), ["left", "right", "top"]))
+    [(tensor([0, 1]), ['left', 'right']), (tensor([2]), ['top'])]
+    """
+    found: Tensor = torch.unique(labels.values[labels.known])
+    if len(found) < 2:
+        raise ValueError(f"column {column!r} has {len(found)} value(s): matching is between two sides")
+    half = -(-len(found) // 2)
+    return [
+        (torch.isin(labels.values, part).nonzero().flatten(), [labels.names[i] for i in part.tolist()])
+        for part in (found[:half], found[half:])
+    ]
+
+
+def check_sides(samples: Samples, column: str, identity: str = "identity") -> None:
+    """ValueError where `matching` could not be asked of the sides that `by_camera` would make."""
+    who = samples.column(identity).values
+    first, second = (torch.unique(who[rows]) for rows, _ in camera_sides(samples.column(column), column))
+    shared = int((torch.isin(first, second) & (first >= 0)).sum())
+    if shared < 2:
+        raise ValueError(
+            f"data {samples.name!r} has {shared} identities on both halves of {column!r}: matching needs two"
+        )
 
 
 def ranks(
@@ -203,14 +263,16 @@ def _names(features: Features, column: str | None) -> list[str | None]:
     return [labels.names[value] if value >= 0 else None for value in labels.values.tolist()]
 
 
-def _check(ks: Sequence[int], n: int, tile: int) -> None:
+def _ks(k: int | Sequence[int] | None, n: int) -> list[int]:
+    if k is None:
+        return [one for one in USUAL_K if one <= n]
+    ks = [k] if isinstance(k, int) else [int(one) for one in k]
     if not ks:
         raise ValueError("k must name at least one number of neighbours, got none")
-    for k in ks:
-        if not 1 <= k <= n:
-            raise ValueError(f"k must be between 1 and the {n} rows of the smaller side, got {k}")
-    if tile < 1:
-        raise ValueError(f"tile must be at least 1, got {tile}")
+    for one in ks:
+        if not 1 <= one <= n:
+            raise ValueError(f"k must be between 1 and the {n} rows of the smaller side, got {one}")
+    return ks
 
 
 def _result(metric: str, value: float, n: int, settings: dict[str, JsonValue]) -> Result:

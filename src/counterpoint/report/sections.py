@@ -221,7 +221,7 @@ def _head(measure: Measure, group: Mapping[str, Any]) -> dict[str, str]:
 def _shown(cell: Cell | None, method: Method, measure: Measure) -> dict[str, Any] | None:
     if cell is None:
         return None
-    signed = measure.metric != "accuracy"
+    signed = measure.metric == "gap"
     return {
         "mean": f"{100 * cell.over.mean:+.1f}" if signed else f"{100 * cell.over.mean:.1f}",
         "std": None if cell.over.std is None else f"{100 * cell.over.std:.1f}",

@@ -17,6 +17,7 @@ PROTOCOLS = {
     "linear-adam": "linear probe trained by Adam",
     "linear-adam-512": "linear probe trained by Adam, batch 512",
     "background": "background reliance",
+    "matching": "matching of identities",
 }
 # What does not tell measures apart: k and column have fields of their own, the seed is what is averaged over,
 # and rows of zeros are found in the features of each run.
@@ -123,17 +124,22 @@ def _place(protocol: str) -> int:
 
 
 def table_k(found: Mapping[Measure, object], measure: Measure) -> int | None:
-    """The k shown in the table: 20 where it was measured, else the middle one. Never the best one."""
+    """The k shown in the table: 20 where it was measured, else the middle one; of matching the first.
+
+    Never the best one.
+    """
     ks = sorted(other.k for other in found if other.family == measure.family and other.k is not None)
     if not ks:
         return None
+    if measure.protocol == "matching":
+        return ks[0]
     return USUAL_K if USUAL_K in ks else ks[(len(ks) - 1) // 2]
 
 
 def _cells(measure: Measure, by_method: Mapping[int, Mapping[int, float]]) -> dict[int, Cell]:
     cells = {index: Cell(values, spread(values.values())) for index, values in by_method.items()}
     # A gap between two accuracies has no better end that holds for every question.
-    if measure.metric != "accuracy" or len(cells) < 2:
+    if measure.metric == "gap" or len(cells) < 2:
         return cells
     best = max(cells, key=lambda index: cells[index].over.mean)
     marked = {}

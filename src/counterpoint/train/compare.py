@@ -19,11 +19,13 @@ from counterpoint.data.batches import batch_source, plain_batches
 from counterpoint.evaluate import (
     Features,
     Result,
+    by_camera,
     crop_batches,
     extract,
     knn,
     linear_probe,
     load_results,
+    matching,
     save_features,
     save_results,
     spread,
@@ -70,8 +72,10 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
     encoder = load_trained(run, console).to(_place(recipe))
     train, test = (_features(encoder, samples, recipe) for samples in (splits.train, splits.test))
     results: list[Result] = []
-    columns = recipe.evaluate.columns or ((recipe.data.label,) if train.labels else ())
-    if not columns:
+    columns: tuple[str | None, ...] = (recipe.data.label,) if train.labels else ()
+    if recipe.evaluate.columns is not None:
+        columns = recipe.evaluate.columns
+    elif not columns:
         _say(console, f"{run.folder}: the data has no labels, so there are features but no accuracies")
     left_out = len(splits.train) + len(splits.test) - len(train) - len(test)
     if left_out:
@@ -95,6 +99,8 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
                     train, test, column, protocol, recipe.seed, batches=batches, device=_place(recipe)
                 )
             )
+    if recipe.evaluate.matching is not None:
+        results += matching(*by_camera(test, recipe.evaluate.matching))
     # Results of an earlier checkpoint must not stand beside those of this one.
     run.results.unlink(missing_ok=True)
     save_features(run.features, test)
@@ -237,7 +243,7 @@ def table(lines: Sequence[Line]) -> Table:
     """Mean and sample standard deviation over seeds: a row per label and protocol, a column per recipe.
 
     Rows are those of all recipes, with a dash where a recipe was not measured so. Of the numbers of
-    neighbours the table shows 20, or the largest measured one below it.
+    neighbours the table shows 20, or the largest measured one below it; of matching, 1.
     """
     asked = [result for line in lines for result in line.results[0]]
     measured = [int(str(result.settings["k"])) for result in asked if result.protocol == "knn"]
@@ -245,7 +251,9 @@ def table(lines: Sequence[Line]) -> Table:
     shown: list[Result] = []
     for result in asked:
         known = any(_question(result) == _question(other) for other in shown)
-        if not known and (result.protocol != "knn" or result.settings["k"] == k):
+        if not known and result.settings.get("k") == {"knn": k, "recall": 1}.get(
+            _family(result), result.settings.get("k")
+        ):
             shown.append(result)
     columns = [result.settings["column"] for result in shown]
     shown.sort(key=lambda result: columns.index(result.settings["column"]))
@@ -261,15 +269,22 @@ def table(lines: Sequence[Line]) -> Table:
     return made
 
 
+def _family(result: Result) -> str:
+    """The protocol; of matching, which has several metrics, the metric."""
+    return result.metric if result.protocol == "matching" else result.protocol
+
+
 def _label(result: Result, shown: Sequence[Result]) -> str:
     """The protocol, and what tells this row from others of the same label and protocol."""
     settings = _question(result)[3]
     twins = [
         _question(other)[3]
         for other in shown
-        if other.protocol == result.protocol and other.settings["column"] == result.settings["column"]
+        if _family(other) == _family(result) and other.settings["column"] == result.settings["column"]
     ]
     name = f"kNN, k={result.settings['k']}" if result.protocol == "knn" else result.protocol
+    if result.protocol == "matching":
+        name += f", {result.metric}" + (f"@{result.settings['k']}" if "k" in result.settings else "")
     apart = [key for key, value in settings.items() if any(twin.get(key) != value for twin in twins)]
     return ", ".join([name, *(f"{key} {settings[key]}" for key in apart)])
 

@@ -187,7 +187,9 @@ class Train(Section):
 class Evaluate(Section):
     """What is measured on the frozen features."""
 
-    columns: tuple[str, ...] | None = Field(None, description="label columns; the first one if not given")
+    columns: tuple[str, ...] | None = Field(
+        None, description="label columns; the first one if not given, none at all for []"
+    )
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1, 5, 20, 200), min_length=1, description="numbers of neighbours"
     )
@@ -195,6 +197,10 @@ class Evaluate(Section):
     linear: bool = Field(True, description="solve a linear probe too")
     probes: tuple[str, ...] = Field(
         (), description="linear probes trained as papers do: " + ", ".join(PROTOCOLS)
+    )
+    matching: str | None = Field(
+        None,
+        description="label column of cameras: match identities from the first half of them to the others",
     )
     batch_size: int = Field(512, ge=1, le=10**6, description="pictures per step")
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterpoint.data import SOURCES, Samples
 from counterpoint.data.memory import in_memory
+from counterpoint.evaluate.matching import check_sides
 from counterpoint.models.encoder import Encoder, build_encoder
 from counterpoint.objectives import Objective
 from counterpoint.similarity import GRAPHS, SimilarityGraph
@@ -75,6 +76,8 @@ def check_columns(recipe: Recipe, splits: Splits) -> None:
                 f"evaluate.columns asks for {column!r}, but data {splits.train.name!r} has "
                 + (f"only {has}" if has else "no labels: set evaluate.columns=null")
             )
+    if recipe.evaluate.matching is not None:
+        check_sides(splits.test, recipe.evaluate.matching)
 
 
 def load_graph(recipe: Recipe, say: Say = print) -> SimilarityGraph | None:
