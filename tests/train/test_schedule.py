@@ -36,16 +36,6 @@ def end_state(run):
     return {name: tensor for part in ("encoder", "objective") for name, tensor in state[part].items()}
 
 
-# Objectives that keep some arguments elsewhere: a schedule for those is refused when the recipe is read.
-ELSEWHERE = {"qare"}
-EVERY = [
-    pytest.param(
-        name, marks=pytest.mark.xfail(reason="keeps its arguments elsewhere") if name in ELSEWHERE else ()
-    )
-    for name in OBJECTIVES
-]
-
-
 def built(kind, **changes):
     return kind(**arguments(kind, changes, "objective"))
 
@@ -68,7 +58,7 @@ def numeric_arguments(kind):
     return found
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_objectives_have_their_arguments_as_attributes(name):
     kind = OBJECTIVES[name]
     objective = built(kind)
@@ -78,7 +68,7 @@ def test_objectives_have_their_arguments_as_attributes(name):
             assert getattr(objective, argument) == parameter.default
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_argument_set_later_is_as_good_as_one_given(name):
     kind = OBJECTIVES[name]
     g = torch.Generator().manual_seed(0)
