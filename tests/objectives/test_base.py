@@ -114,7 +114,10 @@ def test_log_of_a_sum():
             if key.startswith(f"{prefix}/")
         }
     assert float(log["accuracy"]) == float(hinge["accuracy"])
-    assert float(log["chance"]) == float(first["chance"])
+    chance = float(hinge["loss"]) + 0.5 * float(first["chance"]) + float(second["chance"])
+    assert float(log["chance"]) == pytest.approx(chance)
+    assert float(log["target_entropy"]) == pytest.approx(float(hinge["loss"]))
+    assert float(log["kl"]) == pytest.approx(0.5 * float(first["kl"]) + float(second["kl"]))
     assert not any(value.requires_grad for value in log.values())
 
 

@@ -186,6 +186,8 @@ def test_as_a_term():
     torch.testing.assert_close(loss, NTXent(tau=0.5)(*views) + 0.75 * qare(*views))
     assert float(log["qare/loss"]) == pytest.approx(float(qare(*views)))
     assert {"effective_rank", "top_eigenvalue_share", "chance", "accuracy"} <= set(log)
+    alone = NTXent(tau=0.5).with_log(*views)[1]
+    assert float(log["loss"] - log["chance"]) == pytest.approx(float(alone["loss"] - alone["chance"]))
     soft = XCLR() + 0.5 * QARe()
     torch.testing.assert_close(
         soft(*views, target=target), XCLR()(*views, target=target) + 0.5 * qare(*views)

@@ -122,9 +122,11 @@ class Objective(nn.Module, ABC):
 class WeightedSum(Objective):
     """A weighted sum of objectives, itself an objective; `NTXent() + 0.5 * Hinge()` writes one.
 
-    Each term is given the side arguments it accepts, and its parameters are the sum's. The log has the total
-    as `loss`, every entry of a term as "term/key", and the other keys unprefixed from the first term that has
-    them. A term is called by its class name in lower case, a second one of the same class by that and "_2".
+    Each term is given the side arguments it accepts, and its parameters are the sum's. A term is called by its
+    class name in lower case, a second one of the same class by that and "_2"; the log has every entry of a
+    term as "term/key". Without a prefix, `loss` is the total. `chance` and `target_entropy` are the weighted
+    sums over the terms, one that has none counting with its loss, and `kl` is the total less that entropy. The
+    other keys are from the first term that has them.
 
     Raises ValueError on no terms, a weight that is not finite, or not one weight per term.
 
@@ -173,19 +175,24 @@ class WeightedSum(Objective):
                 ids if "ids" in term.accepts else None,
                 with_log,
             )
-            evaluated.append((type(term).__name__.lower(), weight * loss, log))
-        losses, logs, seen = [], {}, Counter[str]()
-        for key, loss, log in reversed(evaluated):
-            losses.append(loss)
+            evaluated.append((type(term).__name__.lower(), weight, weight * loss, log))
+        evaluated.reverse()
+        logs, seen = {}, Counter[str]()
+        for key, _, _, log in evaluated:
             seen[key] += 1
             logs[key if seen[key] == 1 else f"{key}_{seen[key]}"] = log
-        total = torch.stack(losses).sum()
+        total = torch.stack([loss for _, _, loss, _ in evaluated]).sum()
         if not with_log:
             return total, {}
         merged = {"loss": total}
         for log in logs.values():
             for key, value in log.items():
                 merged.setdefault(key, value)
+        for key in {"chance", "target_entropy"} & merged.keys():
+            values = [weight * log[key] if key in log else loss for _, weight, loss, log in evaluated]
+            merged[key] = torch.stack([value.to(total) for value in values]).sum()
+        if "target_entropy" in merged:
+            merged["kl"] = total - merged["target_entropy"]
         for term_key, log in logs.items():
             merged.update({f"{term_key}/{key}": value for key, value in log.items()})
         return total, merged
