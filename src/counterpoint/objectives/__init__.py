@@ -10,6 +10,7 @@ from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.hinge import Hinge, hinge
 from counterpoint.objectives.infonce import InfoNCE, infonce
 from counterpoint.objectives.ntlogistic import NTLogistic, ntlogistic
+from counterpoint.objectives.mmcl import MMCL, mmcl
 from counterpoint.objectives.ntxent import NTXent, ntxent
 from counterpoint.objectives.qare import QARe, qare
 from counterpoint.objectives.simplex import entmax15, sparsemax
@@ -27,6 +28,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "xclr": XCLR,
     "triplet": Triplet,
     "hinge": Hinge,
+    "mmcl": MMCL,
     "sparseclr": SparseCLR,
     "structured_assignment": StructuredAssignment,
     "ntlogistic": NTLogistic,
@@ -36,6 +38,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 __all__ = [
     "CLIP",
+    "MMCL",
     "OBJECTIVES",
     "XCLR",
     "Hinge",
@@ -54,6 +57,7 @@ __all__ = [
     "fenchel_young",
     "hinge",
     "infonce",
+    "mmcl",
     "ntlogistic",
     "ntxent",
     "qare",
