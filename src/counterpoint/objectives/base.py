@@ -122,11 +122,11 @@ class Objective(nn.Module, ABC):
 class WeightedSum(Objective):
     """A weighted sum of objectives, itself an objective; `NTXent() + 0.5 * Hinge()` writes one.
 
-    Each term is given the side arguments it accepts, and its parameters are the sum's. A term is called by its
-    class name in lower case, a second one of the same class by that and "_2"; the log has every entry of a
-    term as "term/key". Without a prefix, `loss` is the total. `chance` and `target_entropy` are the weighted
-    sums over the terms, one that has none counting with its loss, and `kl` is the total less that entropy. The
-    other keys are from the first term that has them.
+    Each term is given the side arguments it accepts, and its parameters are the sum's. A term is called by
+    its class name in lower case, a second one of the same class by that and "_2"; the log has every entry of
+    a term as "term/key". Without a prefix, `loss` is the total. `chance` and `target_entropy` are the
+    weighted sums over the terms, one that has none counting with its loss, and `kl` is the total less that
+    entropy. The other keys are from the first term that has them.
 
     Raises ValueError on no terms, a weight that is not finite, or not one weight per term.
 
