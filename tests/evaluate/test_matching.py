@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.samples import Labels
-from counterpoint.evaluate import Features, matching
+from counterpoint.evaluate import Features, by_camera, matching
 
 QUICK = settings(deadline=None, max_examples=20)
 
@@ -161,3 +161,20 @@ def test_keys_that_come_twice_are_refused():
     twice = Features(torch.eye(2), ["x", "x"])
     with pytest.raises(ValueError, match="come twice"):
         matching(twice, twice, column=None, k=1)
+
+
+def test_sides_by_camera():
+    cameras = Labels(torch.tensor([0, 2, 3, 0, -1, 2, 4]), ["a", "b", "c", "d", "e"])
+    split = Features(torch.eye(7), list("tuvwxyz"), {"camera": cameras}, "made", captions=list("TUVWXYZ"))
+    first, second = by_camera(split)
+    assert (list(first.keys), list(second.keys)) == (list("tuwy"), list("vz"))  # nobody saw "b"
+    assert (first.name, second.name) == ("made, camera a, c", "made, camera d, e")
+    assert torch.equal(second.h, torch.eye(7)[[2, 6]])
+    assert second.labels["camera"].values.tolist() == [3, 4]
+    assert second.captions == ["V", "Z"]
+    first, second = by_camera(split, names=(["e"], ["a"]))
+    assert (list(first.keys), list(second.keys)) == (["z"], ["t", "w"])
+    with pytest.raises(ValueError, match="no row of 'b'"):
+        by_camera(split, names=(["a"], ["b"]))
+    with pytest.raises(ValueError, match="has 1 value"):
+        by_camera(Features(torch.eye(2), ["x", "y"], {"camera": Labels(torch.tensor([0, 0]), ["a"])}))

@@ -28,6 +28,7 @@ from counterpoint.data.samples import Labels, Samples
 from counterpoint.evaluate.features import Features
 from counterpoint.evaluate.knn import unit_rows
 from counterpoint.evaluate.record import Result
+from counterpoint.names import hint
 
 PROTOCOL = "matching"
 VERSION = 1
@@ -92,13 +93,19 @@ def matching(
     return results
 
 
-def by_camera(features: Features, column: str = "camera") -> tuple[Features, Features]:
+def by_camera(
+    features: Features,
+    column: str = "camera",
+    names: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> tuple[Features, Features]:
     """The two sides of one split: the rows of the first half of its cameras, and those of the others.
 
     Cameras stand in label order; of an odd number the one in the middle is on the first side. Rows without a
     camera are on neither.
 
-    Raises ValueError where there are fewer than two cameras.
+    names: the cameras of each side, to choose them yourself.
+
+    Raises ValueError where there are fewer than two cameras, or one that is named has no row.
 
     >>> cameras = Labels(torch.tensor([1, 0, 2]), ["left", "right", "top"])
     >>> split = Features(torch.eye(3), keys=["x", "y", "z"], labels={"camera": cameras})
@@ -107,14 +114,14 @@ def by_camera(features: Features, column: str = "camera") -> tuple[Features, Fea
     """
     _, labels = features.column(column)
     sides = []
-    for rows, names in camera_sides(labels, column):
+    for rows, side in camera_sides(labels, column, names):
         chosen = rows.tolist()
         sides.append(
             Features(
                 features.h[rows],
                 [features.keys[i] for i in chosen],
                 {name: Labels(one.values[rows], one.names) for name, one in features.labels.items()},
-                f"{features.name}, {column} {names[0]}" + (f" to {names[-1]}" if len(names) > 1 else ""),
+                f"{features.name}, {column} {_listed(side)}",
                 features.layer,
                 None if features.captions is None else [features.captions[i] for i in chosen],
             )
@@ -122,7 +129,9 @@ def by_camera(features: Features, column: str = "camera") -> tuple[Features, Fea
     return sides[0], sides[1]
 
 
-def camera_sides(labels: Labels, column: str = "camera") -> list[tuple[Tensor, list[str]]]:
+def camera_sides(
+    labels: Labels, column: str = "camera", names: tuple[Sequence[str], Sequence[str]] | None = None
+) -> list[tuple[Tensor, list[str]]]:
     """The positions of the rows on each of the two sides, and the names of the cameras there.
 
     >>> camera_sides(Labels(torch.tensor([1, 0, 2]), ["left", "right", "top"]))
@@ -131,11 +140,20 @@ def camera_sides(labels: Labels, column: str = "camera") -> list[tuple[Tensor, l
     found: Tensor = torch.unique(labels.values[labels.known])
     if len(found) < 2:
         raise ValueError(f"column {column!r} has {len(found)} value(s): matching is between two sides")
-    half = -(-len(found) // 2)
-    return [
-        (torch.isin(labels.values, part).nonzero().flatten(), [labels.names[i] for i in part.tolist()])
-        for part in (found[:half], found[half:])
-    ]
+    there = [labels.names[i] for i in found.tolist()]
+    half = -(-len(there) // 2)
+    sides = []
+    for side in names or (there[:half], there[half:]):
+        for name in side:
+            if name not in there:
+                raise ValueError(f"column {column!r} has no row of {name!r}: {hint(name, there)}")
+        chosen = found[[there.index(name) for name in side]]
+        sides.append((torch.isin(labels.values, chosen).nonzero().flatten(), list(side)))
+    return sides
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]}, ... {names[-1]} ({len(names)})"
 
 
 def check_sides(samples: Samples, column: str, identity: str = "identity") -> None:
