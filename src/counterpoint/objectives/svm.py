@@ -74,7 +74,8 @@ class Machines:
 
     def value(self, alpha: Tensor, product: Tensor) -> Tensor:
         """The dual objective of every anchor, `(r,)`; product: `times(alpha)`."""
-        return torch.linalg.vecdot(alpha, product) / 2 - 2 * alpha.sum(1)
+        value: Tensor = torch.linalg.vecdot(alpha, product) / 2 - 2 * alpha.sum(1)
+        return value
 
     def kkt(self, alpha: Tensor, product: Tensor) -> Tensor:
         """How far each anchor is from optimality, `(r,)`: max |alpha - clip(alpha - gradient)|.
@@ -88,9 +89,9 @@ class Machines:
         """A bound on (value - optimum) / |optimum| of every anchor, `(r,)`; alpha in the box, Delta PSD.
 
         Lower bounds on the optimum are taken, the highest one counts. The problem is ridge-strongly convex,
-        so that its optimum is at least the minimum of a separable quadratic, known in closed form. And for any
-        s >= 0 the dual of the box problem at s * alpha is a lower bound: with s = 1 it is the plain duality
-        gap, and s that scales the least product to 2 serves where C is large or none.
+        so that its optimum is at least the minimum of a separable quadratic, known in closed form. And for
+        any s >= 0 the dual of the box problem at s * alpha is a lower bound: with s = 1 it is the plain
+        duality gap, and s that scales the least product to 2 serves where C is large or none.
         """
         value = self.value(alpha, product)
         curve = value + 2 * alpha.sum(1)
@@ -107,7 +108,11 @@ class Machines:
             step = self.clear_own((alpha - gradient / self.ridge).clamp_(0, self.upper).sub_(alpha))
             drop = torch.linalg.vecdot(gradient, step) + self.ridge / 2 * step.square().sum(1)
             bound = torch.maximum(bound, value + drop)
-        return ((value - bound) / bound.abs().clamp_min(tiny)).clamp_min_(0)
+        # How far the optimum lies below 0 is at most |bound|; where `value` is above 0 that is too much to
+        # divide by, and the value of the best multiple of alpha is not.
+        size = torch.where(value > 0, alpha.sum(1).square() / curve.clamp_min(tiny), bound.abs())
+        gap = ((value - bound) / size.clamp_min(tiny)).clamp_min_(0)
+        return gap.masked_fill_(bound.isinf(), math.inf)
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,8 @@ def _inverse(shifted: Tensor, machines: Machines) -> Tensor:
     else:
         inverse, info = torch.linalg.inv_ex(shifted)
         if not int(info) and bool(torch.isfinite(inverse).all()):
-            return inverse
+            result: Tensor = inverse
+            return result
     raise ValueError(
         f"the Gram matrix plus ridge={machines.ridge} is singular: give a larger ridge (0.1 is the released "
         "value), or leave out repeated samples; solver='pgd' needs no ridge"
