@@ -78,12 +78,13 @@ class Machines:
         return value
 
     def kkt(self, alpha: Tensor, product: Tensor) -> Tensor:
-        """How far each anchor is from optimality, `(r,)`: max |alpha - clip(alpha - gradient)|.
+        """How far each anchor is from optimality, `(r,)`: max |alpha - clip(alpha - gradient)| / max(1, alpha).
 
         0 exactly at the optimum: the gradient is 0 inside the box, not negative at 0, not positive at C.
         """
         step = self.clear_own((alpha - product + 2).clamp_(0, self.upper))
-        return step.sub_(alpha).abs_().amax(1)
+        distance: Tensor = step.sub_(alpha).abs_().amax(1)
+        return distance / alpha.amax(1).clamp_min(1)
 
     def gap(self, alpha: Tensor, product: Tensor) -> Tensor:
         """A bound on (value - optimum) / |optimum| of every anchor, `(r,)`; alpha in the box, Delta PSD.

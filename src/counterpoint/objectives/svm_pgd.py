@@ -38,7 +38,7 @@ def projected_gradient(
 ) -> Duals:
     """Duals `(r, m)` by projected gradient from `start`, or from 0.
 
-    tol: the largest |alpha - clip(alpha - gradient)| at which it stops. most: the largest number of steps.
+    tol: the largest distance from optimality (`Machines.kkt`) at which it stops. most: the most steps.
     """
     alpha = torch.zeros_like(machines.columns) if start is None else start
     product = machines.times(alpha)
@@ -85,7 +85,8 @@ def _largest_eigenvalue(machines: Machines) -> Tensor:
     vector = machines.clear_own(torch.ones_like(machines.columns))
     for _ in range(POWER_STEPS):
         vector = machines.times(torch.nn.functional.normalize(vector, dim=1))
-    return vector.norm(dim=1).clamp_min(torch.finfo(vector.dtype).tiny)
+    length: Tensor = torch.linalg.vector_norm(vector, dim=1)
+    return length.clamp_min(torch.finfo(vector.dtype).tiny)
 
 
 def released_gradient(machines: Machines) -> Duals:
