@@ -43,7 +43,7 @@ from counterpoint.objectives.svm_exact import optimum
 from counterpoint.objectives.svm_pgd import clipped_inverse, projected_gradient, released_gradient
 
 NEGATIVES = ("same_view", "both_views")
-PGD_TOL, PGD_ITERATIONS = 1e-2, 300
+PGD_TOL, PGD_ITERATIONS = 1e-3, 100
 EXACT_TOL = {torch.float32: 1e-4, torch.float64: 1e-8}
 EXACT_ITERATIONS = 100
 
@@ -94,8 +94,8 @@ class MMCL(Objective):
     negatives: "same_view", the n - 1 other samples in the anchor's view, or "both_views", all 2 (n - 1).
     hinge_margin: None for -w; a number t for [t - w]_+, which stops pulling once a query scores t.
     tol: the relative duality gap at which "exact" stops (1e-4, in float64 1e-8), or the distance from the
-        optimality conditions at which "pgd" does (1e-2).
-    max_iterations: of "pgd" (300), and of the part of "exact" that needs a bound (100).
+        optimality conditions at which "pgd" does (1e-3).
+    max_iterations: of "pgd" (100), and of the part of "exact" that needs a bound (100).
 
     With more than two views the mean is taken over all pairs of views. The log has, beside `loss` and
     `accuracy` (the share of queries nearest to their own anchor):
