@@ -80,7 +80,8 @@ class Machines:
     def kkt(self, alpha: Tensor, product: Tensor) -> Tensor:
         """How far each anchor is from optimality, `(r,)`: the largest |alpha - clip(alpha - gradient)|.
 
-        In units of its largest alpha where that is above 1. 0 exactly at the optimum: the gradient is 0 inside the box, not negative at 0, not positive at C.
+        In units of its largest alpha where that is above 1. 0 exactly at the optimum: the gradient is 0
+        inside the box, not negative at 0, not positive at C.
         """
         step = self.clear_own((alpha - product + 2).clamp_(0, self.upper))
         distance: Tensor = step.sub_(alpha).abs_().amax(1)
