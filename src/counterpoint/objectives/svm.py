@@ -147,7 +147,7 @@ class Inverse:
         # The rows of P at an anchor's own points; a view where the anchors are the points, in order.
         self.own_rows = self.p[:, None] if own.shape == (len(self.p), 1) else self.p[own]
         block = self.own_rows.gather(2, own[:, None].expand(-1, own.shape[1], -1))
-        self.block = torch.linalg.inv(block)
+        self.block = _small_inverse(block)
         # v1 = sums - e . own_rows solves for 1, vk = -h . own_rows (own points cleared) for k.
         self.e = (self.block @ self.own_sums[:, :, None]).squeeze(2)
         self.h = self.block[:, :, 0]
@@ -180,6 +180,15 @@ class Inverse:
     def _add_own(self, rows: Tensor, weights: Tensor) -> None:
         for k in range(weights.shape[1]):
             rows.addcmul_(self.own_rows[:, k], weights[:, k, None])
+
+
+def _small_inverse(block: Tensor) -> Tensor:
+    """The inverse of `(r, 1, 1)` or `(r, 2, 2)` symmetric matrices, without a call of LAPACK for each."""
+    if block.shape[-1] == 1:
+        return block.reciprocal()
+    a, b, c = block[:, 0, 0], block[:, 0, 1], block[:, 1, 1]
+    adjugate = torch.stack([c, -b, -b, a], dim=1).view(-1, 2, 2)
+    return adjugate / (a * c - b * b)[:, None, None]
 
 
 def _inverse(shifted: Tensor, machines: Machines) -> Tensor:
