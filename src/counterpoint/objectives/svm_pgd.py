@@ -103,7 +103,7 @@ def released_gradient(machines: Machines) -> Duals:
         new = machines.clear_own((ahead - RELEASED_STEP * gradient).clamp_(0, machines.upper))
         a_next = ((a**4 + 4 * a * a) ** 0.5 - a * a) / 2
         ahead = torch.lerp(alpha, new, 1 + a * (1 - a) / (a * a + a_next))
-        change = ((new - alpha).abs() / (alpha + 1e-7)).mean()
+        change = ((new - alpha).abs() / (alpha + 1e-7)).sum() / (alpha.numel() - machines.own.numel())
         alpha, a = new, a_next
         if float(change) < RELEASED_CHANGE:
             break
