@@ -13,9 +13,9 @@ scores to the probabilities p; the choice of y is the method (one other view, sa
 * argmax: Omega is 0, Omega* the largest score, and p the best candidate; those that tie share it.
 
 All four Omega are 0 at the vertices, so that for one positive per row the loss is never below 0, and for
-sparsemax it is the value Martins & Astudillo print. The lower the entropy -Omega, the smaller the support of p,
-and what is outside gets a gradient of exactly 0. The loss is 0 for one positive once it leads the others: never for
-softmax, by 2 for entmax15, by 1 for sparsemax, by 0 for argmax.
+sparsemax it is the value Martins & Astudillo print. The lower the entropy -Omega, the smaller the support
+of p, and what is outside gets a gradient of exactly 0. For one positive the loss is 0 once it leads the others
+by 2 for entmax15, by 1 for sparsemax, by 0 for argmax, and never for softmax.
 
 A margin lowers the scores of the positives before the map sees them: each has to lead by so much more. A soft
 target lowers a candidate by margin * y_j / max y: one as good as the best by all of it, one that is unrelated
@@ -52,69 +52,46 @@ from counterpoint.objectives.simplex import (
 class Map:
     """A map from scores to the simplex, given by what the loss needs of it.
 
-    fit: scores `(r, c)` to what the map finds for each row, `(r, k)`; None where that is p itself.
+    fit: scores `(r, c)` to what the map finds for each row, `(r, 3)`, with Omega*(theta - max theta) in the
+        last column; None for softmax, where that is p itself. Adding a constant to a row adds it to Omega*, so
+        this and the maximum give Omega*(theta), and large scores cost no digits.
     probability: scores `(r, c)` and their fit to p `(r, c)`, a new tensor, the gradient of Omega*; exactly 0
         at scores of -inf.
-    conjugate: p `(r, c)` to Omega*(theta - max theta) `(r,)`, one value per row. Adding a constant to a row
-        adds it to Omega*, so this and the maximum give Omega*(theta), and large scores cost no digits.
     entropy: a distribution `(r, c)` to -Omega of it `(r,)`: 0 at a vertex, largest for the uniform one.
     """
 
     fit: Callable[[Tensor], Tensor] | None
     probability: Callable[[Tensor, Tensor | None], Tensor]
-    conjugate: Callable[[Tensor], Tensor]
     entropy: Callable[[Tensor], Tensor]
 
 
 def _fitted(
     fit: Callable[[Tensor], Tensor],
     at: Callable[[Tensor, Tensor], Tensor],
-    conjugate: Callable[[Tensor], Tensor],
     entropy: Callable[[Tensor], Tensor],
 ) -> Map:
-    return Map(fit, lambda scores, fitted: at(scores, cast(Tensor, fitted)), conjugate, entropy)
-
-
-def _sparsemax_conjugate(p: Tensor) -> Tensor:
-    # On the support theta - max = p - max p, which leaves a sum of squares: no cancellation near a vertex.
-    best = p.amax(1)
-    others = (p.square().sum(1) - best.square()).clamp_min(0)
-    return ((1 - best).square() + others) / 2
-
-
-def _entmax15_conjugate(p: Tensor) -> Tensor:
-    root = p.sqrt()
-    best = root.amax(1)
-    others = (p.mul(root).sum(1) - best.pow(3)).clamp_min(0)
-    return ((1 - best).square() * (2 + best) + others) * (2 / 3)
+    return Map(fit, lambda scores, fitted: at(scores, cast(Tensor, fitted)), entropy)
 
 
 def _argmax_fit(scores: Tensor) -> Tensor:
     top = scores.amax(1, keepdim=True)
-    return torch.cat([top, (scores == top).sum(1, keepdim=True).to(scores.dtype)], 1)
+    ties = (scores == top).sum(1, keepdim=True).to(scores.dtype)
+    return torch.cat([top, ties, torch.zeros_like(top)], 1)
 
 
 def _argmax_at(scores: Tensor, fit: Tensor) -> Tensor:
-    return (scores == fit[:, :1]).to(scores.dtype).div_(fit[:, 1:])
+    return (scores == fit[:, :1]).to(scores.dtype).div_(fit[:, 1:2])
 
 
 MAPS: dict[str, Map] = {
     "softmax": Map(
         fit=None,
         probability=lambda scores, _: scores.softmax(1),
-        # The best candidate has score 0 after the shift, so its p is 1 / sum(exp) >= 1 / c: no underflow.
-        conjugate=lambda p: -p.amax(1).log(),
         entropy=lambda y: torch.special.entr(y).sum(1),
     ),
-    "entmax15": _fitted(
-        entmax15_fit, entmax15_at, _entmax15_conjugate, lambda y: (1 - y.pow(1.5).sum(1)) * (4 / 3)
-    ),
-    "sparsemax": _fitted(
-        sparsemax_fit, sparsemax_at, _sparsemax_conjugate, lambda y: (1 - y.square().sum(1)) / 2
-    ),
-    "argmax": _fitted(
-        _argmax_fit, _argmax_at, lambda p: torch.zeros_like(p[:, 0]), lambda y: torch.zeros_like(y[:, 0])
-    ),
+    "entmax15": _fitted(entmax15_fit, entmax15_at, lambda y: (1 - y.pow(1.5).sum(1)) * (4 / 3)),
+    "sparsemax": _fitted(sparsemax_fit, sparsemax_at, lambda y: (1 - y.square().sum(1)) / 2),
+    "argmax": _fitted(_argmax_fit, _argmax_at, lambda y: torch.zeros_like(y[:, 0])),
 }
 """The maps by name, from the largest support to the smallest."""
 
@@ -130,7 +107,7 @@ def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax", margin: 
 
     Half-precision scores are computed in float32. The gradient is `map(lowered scores) - target`, exactly 0
     at excluded candidates and wherever both are 0; it can be taken once, not twice. From the forward to the
-    backward pass softmax keeps p `(r, c)`; the other maps keep the scores as they are, and `(r, 2)`.
+    backward pass softmax keeps p `(r, c)`; the other maps keep the scores as they are, and `(r, 3)`.
     Shapes and types are checked, the entries of `target` are not.
 
     Raises ValueError on an unknown map, or on a target that fits neither form.
@@ -177,14 +154,13 @@ def probability(scores: Tensor, map: str) -> Tensor:
         return mapping.probability(scores, None if mapping.fit is None else mapping.fit(scores))
 
 
-def _losses(scores: Tensor, target: Tensor, p: Tensor, mapping: Map) -> Tensor:
+def _gap(scores: Tensor, target: Tensor) -> Tensor:
+    """<theta - max theta, y> of every row."""
     top = scores.amax(1, keepdim=True)
     if target.ndim == 1:
-        gap = (scores.gather(1, target[:, None]) - top).squeeze(1)
-    else:
-        # An excluded candidate has target 0, and 0 times -inf is NaN where 0 times the lowest float is 0.
-        gap = (scores - top).clamp_min_(torch.finfo(scores.dtype).min).mul_(target).sum(1)
-    return mapping.conjugate(p) - gap
+        return (scores.gather(1, target[:, None]) - top).squeeze(1)
+    # An excluded candidate has target 0, and 0 times -inf is NaN where 0 times the lowest float is 0.
+    return (scores - top).clamp_min_(torch.finfo(scores.dtype).min).mul_(target).sum(1)
 
 
 class _FenchelYoung(torch.autograd.Function):
@@ -194,7 +170,8 @@ class _FenchelYoung(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, target: Tensor, mapping: Map) -> Tensor:
         p = mapping.probability(scores, None)
         ctx.save_for_backward(p, target)
-        return _losses(scores, target, p, mapping)
+        # The best candidate has score 0 after the shift, so its p is 1 / sum(exp) >= 1 / c: no underflow.
+        return -p.amax(1).log() - _gap(scores, target)
 
     @staticmethod
     @once_differentiable
@@ -207,7 +184,7 @@ class _FenchelYoung(torch.autograd.Function):
 
 
 class _FittedFenchelYoung(torch.autograd.Function):
-    """The same where two numbers a row give p anew: it exists for a block of rows at a time, not longer."""
+    """The same where a few numbers a row give p anew: it exists for a block of rows at a time, not longer."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, target: Tensor, mapping: Map, margin: float) -> Tensor:
@@ -216,8 +193,7 @@ class _FittedFenchelYoung(torch.autograd.Function):
         for rows in row_blocks(scores):
             lowered = lower_positives(scores[rows], target[rows], margin)
             fits.append(find(lowered))
-            p = mapping.probability(lowered, fits[-1])
-            losses.append(_losses(lowered, target[rows], p, mapping))
+            losses.append(fits[-1][:, 2] - _gap(lowered, target[rows]))
         ctx.mapping, ctx.margin = mapping, margin
         ctx.save_for_backward(scores, torch.cat(fits), target)
         return torch.cat(losses)

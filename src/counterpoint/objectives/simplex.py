@@ -8,7 +8,8 @@ T that is too low come nearer from below and never pass it. For sparsemax they e
 exact support; for entmax15 the square root of the sum is taken, which is convex too and nearly straight.
 
 The first T comes from the maxima of groups of scores: the threshold of a part of a row is never above that of
-the whole, and the maxima hold most of the support. Two or three passes over the whole row then remain.
+the whole, and the maxima hold most of the support. Only scores above it can be in the support; they are few,
+and are all that the remaining steps look at.
 
 Papers: Martins, Astudillo, "From softmax to sparsemax", ICML 2016; Peters, Niculae, Martins, "Sparse
 sequence-to-sequence models", ACL 2019; Michelot, "A finite algorithm for finding the projection of a point
@@ -24,11 +25,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-GROUP = 32
-"""How many scores give one maximum for the first guess. From 8 to 64 it makes little difference."""
+MAXIMA = 64
+"""Into how many groups a row is cut for the first guess, and so about how large a support it can foresee."""
 
-BLOCK = {"cpu": 2**19, "other": 2**25}
-"""How many scores are worked on at a time: what stays in a CPU's cache, or is little to an accelerator."""
+BLOCK = {"cpu": 2**22, "other": 2**25}
+"""How many scores are worked on at a time. On a CPU few large steps beat many that stay in its cache: its
+threads wait for each other after each, and on a busy machine they wait long."""
+
+FEW = 1 / 8
+"""Scores that may be in the support are gathered where they are at most this share."""
 
 STEPS_UNREAD = {"cpu": 1, "other": 4}
 """Newton steps between two looks at whether all rows are done: a look makes an accelerator wait."""
@@ -105,18 +110,18 @@ def row_blocks(scores: Tensor) -> Iterator[slice]:
 
 
 def sparsemax_fit(scores: Tensor) -> Tensor:
-    """What sparsemax is given by, `(r, 2)`: each row's largest score, and T less that score."""
-    return _fit(scores, _sparsemax_step, 1.0)
+    """What sparsemax is given by, `(r, 3)`: a row's largest score, T less that, and Omega* less that."""
+    return _fit(scores, _sparsemax_step, _sparsemax_conjugate, 1.0)
 
 
 def sparsemax_at(scores: Tensor, fit: Tensor) -> Tensor:
     """The probabilities `(r, c)`, from the scores and `sparsemax_fit` of them."""
-    return _over(scores, fit)
+    return _over(scores, fit, 1.0)
 
 
 def entmax15_fit(scores: Tensor) -> Tensor:
-    """What entmax15 is given by, `(r, 2)`: each row's largest score, and T less half of that score."""
-    return _fit(scores, _entmax15_step, 0.5)
+    """What entmax15 is given by, `(r, 3)`: a row's largest score, T less half of it, and Omega* less it."""
+    return _fit(scores, _entmax15_step, _entmax15_conjugate, 0.5)
 
 
 def entmax15_at(scores: Tensor, fit: Tensor) -> Tensor:
@@ -124,11 +129,31 @@ def entmax15_at(scores: Tensor, fit: Tensor) -> Tensor:
     return _over(scores, fit, 0.5).square_()
 
 
-def _over(scores: Tensor, fit: Tensor, scale: float = 1.0) -> Tensor:
+def _over(scores: Tensor, fit: Tensor, scale: float) -> Tensor:
     """[scale * (scores - largest) - T]_+. The largest goes off first, so that large scores lose no digits."""
-    top, t = fit[:, :1], fit[:, 1:]
+    return _scaled(scores, fit[:, :1], scale).sub_(fit[:, 1:2]).relu_()
+
+
+def _scaled(scores: Tensor, top: Tensor, scale: float) -> Tensor:
     x = scores - top
-    return (x if scale == 1 else x.mul(scale)).sub(t).relu()
+    return x if scale == 1 else x.mul_(scale)
+
+
+# [x - T]_+ `(r, c)` to Omega*(theta - max theta) `(r,)`.
+Conjugate = Callable[[Tensor], Tensor]
+
+
+def _sparsemax_conjugate(p: Tensor) -> Tensor:
+    # On the support theta - max = p - max p, which leaves a sum of squares: no cancellation near a vertex.
+    best = p.amax(1)
+    others = (p.square().sum(1) - best.square()).clamp_min(0)
+    return ((1 - best).square() + others) / 2
+
+
+def _entmax15_conjugate(root: Tensor) -> Tensor:
+    best = root.amax(1)
+    others = (root.pow(3).sum(1) - best.pow(3)).clamp_min(0)
+    return ((1 - best).square() * (2 + best) + others) * (2 / 3)
 
 
 # x `(r, c)` with a largest value of 0, and t `(r, 1)`, to how far the sum is above 1, and Newton's step.
@@ -150,28 +175,43 @@ def _entmax15_step(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     return excess, excess * length / ((length + 1) * slope)
 
 
-def _fit(scores: Tensor, step: Step, scale: float) -> Tensor:
-    fit = scores.new_empty(len(scores), 2)
+def _fit(scores: Tensor, step: Step, conjugate: Conjugate, scale: float) -> Tensor:
+    fits = []
     for block in row_blocks(scores):
-        fit[block] = _fit_block(scores[block], step, scale)
-    return fit
+        top, x, t = _candidates(scores[block], step, scale)
+        t = _newton(x, t, step)
+        fits.append(torch.cat([top, t, conjugate((x - t).relu_())[:, None]], 1))
+    return torch.cat(fits) if fits else scores.new_empty(0, 3)
 
 
-def _fit_block(scores: Tensor, step: Step, scale: float) -> Tensor:
-    top = scores.amax(1, keepdim=True)
-    # The largest alone has sum 1 here, so no threshold is lower.
-    t = torch.full_like(top, -1)
-    width = scores.shape[1] // GROUP
-    if width >= 8:
-        maxima = scores[:, : GROUP * width].view(len(scores), GROUP, width).amax(1)
-        t = _newton(_scaled(maxima, top, scale), t, step)
-    t = _newton(_scaled(scores, top, scale), t, step)
-    return torch.cat([top, t], 1)
+def _candidates(scores: Tensor, step: Step, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest of each row, those scores that may be in the support, scaled, and a T that is not too high.
 
-
-def _scaled(scores: Tensor, top: Tensor, scale: float) -> Tensor:
-    x = scores - top
-    return x if scale == 1 else x.mul_(scale)
+    The second is `(r, k)`, each row's scores above its T, then -inf; or all where they are many.
+    """
+    # The largest alone has the sum 1 at T = -1, so no threshold is lower.
+    width = scores.shape[1] // MAXIMA
+    if width < 4:
+        top = scores.amax(1, keepdim=True)
+        return top, _scaled(scores, top, scale), torch.full_like(top, -1)
+    body = MAXIMA * width
+    # Groups of scores that lie apart, so that a group's maximum is one of the vector unit's lanes.
+    maxima = torch.cat([scores[:, :body].view(len(scores), width, MAXIMA).amax(1), scores[:, body:]], 1)
+    top = maxima.amax(1, keepdim=True)
+    t = _newton(_scaled(maxima, top, scale), torch.full_like(top, -1), step)
+    # A little below, since this sum is rounded otherwise than the one that the probabilities come from.
+    lowest = top + t / scale - 8 * torch.finfo(t.dtype).eps * (top.abs() + 1)
+    above = scores > lowest
+    if int(above.count_nonzero()) > FEW * scores.numel():
+        return top, _scaled(scores, top, scale), t
+    row, column = above.nonzero(as_tuple=True)
+    counts = torch.bincount(row, minlength=len(scores))
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+    # A row of NaN has no score above anything, and stays one.
+    empty = torch.where(top.isnan(), top, -torch.inf)
+    x = empty.repeat(1, max(1, int(counts.max())))
+    x[row, place] = scores[row, column]
+    return top, _scaled(x, top, scale), t
 
 
 def _newton(x: Tensor, t: Tensor, step: Step) -> Tensor:
@@ -182,8 +222,8 @@ def _newton(x: Tensor, t: Tensor, step: Step) -> Tensor:
         for _ in range(unread):
             excess, change = step(x, t)
             raised = t + change
-            # NaN compares false and so ends the loop.
+            # NaN compares false and so ends the loop. The step takes back a t that rounding raised too far.
             going = (excess > enough) & (raised > t)
-            t = torch.where(excess < 0, t, raised)
+            t = raised
         if not bool(going.any()):
             return t
