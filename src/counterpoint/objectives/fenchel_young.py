@@ -14,8 +14,8 @@ scores to the probabilities p; the choice of y is the method (one other view, sa
 
 All four Omega are 0 at the vertices, so that for one positive per row the loss is never below 0, and for
 sparsemax it is the value Martins & Astudillo print. The lower the entropy -Omega, the smaller the support
-of p, and what is outside gets a gradient of exactly 0. For one positive the loss is 0 once it leads the others
-by 2 for entmax15, by 1 for sparsemax, by 0 for argmax, and never for softmax.
+of p, and what is outside gets a gradient of exactly 0. For one positive the loss is 0 once it leads the
+others by 2 for entmax15, by 1 for sparsemax, by 0 for argmax, and never for softmax.
 
 A margin lowers the scores of the positives before the map sees them: each has to lead by so much more. A soft
 target lowers a candidate by margin * y_j / max y: one as good as the best by all of it, one that is unrelated
@@ -52,9 +52,9 @@ from counterpoint.objectives.simplex import (
 class Map:
     """A map from scores to the simplex, given by what the loss needs of it.
 
-    fit: scores `(r, c)` to what the map finds for each row, `(r, 3)`, with Omega*(theta - max theta) in the
-        last column; None for softmax, where that is p itself. Adding a constant to a row adds it to Omega*, so
-        this and the maximum give Omega*(theta), and large scores cost no digits.
+    fit: scores `(r, c)` to what the map finds for each row, `(r, 3)`, with Omega*(theta - max theta) in
+        the last column; None for softmax, where that is p itself. Adding a constant to a row adds it to
+        Omega*, so this and the maximum give Omega*(theta), and large scores cost no digits.
     probability: scores `(r, c)` and their fit to p `(r, c)`, a new tensor, the gradient of Omega*; exactly 0
         at scores of -inf.
     entropy: a distribution `(r, c)` to -Omega of it `(r,)`: 0 at a vertex, largest for the uniform one.
