@@ -200,10 +200,11 @@ def _solve_group(
     system.sub_(k[:, :, None]).add_((machines.self_kernel[rows][:, None] - k)[:, None, :])
     if not bool(real.all()):
         system.masked_fill_(~(real[:, :, None] & real[:, None, :]), 0)
-    # A ridge of 0 is raised to the rounding errors of the matrix: where points outnumber the directions of the
-    # kernel's space, a direction without curvature must leave the box, and not be left out.
+    # A ridge of 0 is raised to the rounding errors of the matrix: where points outnumber the directions of
+    # the kernel's space, a direction without curvature must leave the box, and not be left out.
     least = 8 * size * torch.finfo(k.dtype).eps * float(machines.self_kernel.mean())
-    system.diagonal(dim1=1, dim2=2).add_(torch.full_like(k, max(machines.ridge, least)).masked_fill_(~real, 1))
+    ridge = torch.full_like(k, max(machines.ridge, least)).masked_fill_(~real, 1)
+    system.diagonal(dim1=1, dim2=2).add_(ridge)
     b = torch.full_like(k, 2.0) if right is None else right[rows[:, None], points]
     b.masked_fill_(~real, 0)
     factor, info = torch.linalg.cholesky_ex(system)
