@@ -45,12 +45,10 @@ def gram(points: Sequence[Tensor], kernel: SlowKernel, sigma: float = 10.0) -> n
 
 def machine(k: np.ndarray, anchor: int, negatives: Sequence[int], ridge: float) -> np.ndarray:
     """Q of one anchor: <phi_a - phi_i, phi_a - phi_j>, and the ridge on the diagonal."""
-    q = np.empty((len(negatives), len(negatives)))
-    for row, i in enumerate(negatives):
-        for column, j in enumerate(negatives):
-            q[row, column] = k[anchor, anchor] - k[anchor, i] - k[anchor, j] + k[i, j]
-            q[row, column] += ridge * (row == column)
-    return q
+    k, a = k.tolist(), anchor
+    return np.array(
+        [[k[a][a] - k[a][i] - k[a][j] + k[i][j] + ridge * (i == j) for j in negatives] for i in negatives]
+    )
 
 
 def value(q: np.ndarray, alpha: np.ndarray) -> float:
