@@ -1,6 +1,6 @@
 """What the sparse maps, SparseCLR and the one-to-one assignment cost, against what they replace.
 
-    python benchmarks/sparsemax.py [--repeats 7] [--threads 1] [--clock cpu]
+    python benchmarks/sparsemax.py [--repeats 7] [--threads 1] [--clock cpu] [--only PART]
 
 Times are of a forward and a backward pass, the arms of a comparison in turn in one process; every row gives
 the ratio of its median to that of the arm it is compared with. One thread and processor time are for a
@@ -113,7 +113,10 @@ def compare(
                 **versions(),
             }
         )
-        print(f"{title:<34} {name:<36} {1000 * seconds:9.1f} ms {ratio:8.2f} x {base:<34} {memory:7.1f} MiB")
+        print(
+            f"{title:<34} {name:<36} {1000 * seconds:9.1f} ms {ratio:8.2f} x {base:<34} {memory:7.1f} MiB",
+            flush=True,
+        )
     return rows
 
 
@@ -125,24 +128,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, help="of torch; all cores where not given")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--only", choices=("rows", "objective", "assignment"))
     given = parser.parse_args()
     repeats, clock = given.repeats, given.clock
     if given.threads:
         torch.set_num_threads(given.threads)
-    cosines = normalize(normal(ROWS, 128), dim=1) @ normalize(normal(CANDIDATES, 128, seed=1), dim=1).T
     rows = []
-    for kind, scores in (("normal", normal(ROWS, CANDIDATES)), ("cosines", cosines)):
-        arms = row_losses(scores)
-        against = {name: "entmax15" if "entmax15" in name else "sparsemax" for name in arms}
-        rows += compare(f"loss of {ROWS} x {CANDIDATES} {kind}", arms, against, repeats, clock)
-    arms = contrastive()
-    against = {name: f"NTXent, {name.rpartition(', ')[2]}" for name in arms}
-    rows += compare("objective, n = 2048, d = 128", arms, against, repeats, clock)
-    arms = assignment()
-    against = {name: f"scipy, {name.rpartition(', ')[2]}" for name in arms}
-    rows += compare("assignment, n = 1024, d = 128", arms, against, repeats, clock)
-    write_csv(OUT, rows)
-    print(f"rows: {OUT}")
+    if given.only in (None, "rows"):
+        cosines = normalize(normal(ROWS, 128), dim=1) @ normalize(normal(CANDIDATES, 128, seed=1), dim=1).T
+        for kind, scores in (("normal", normal(ROWS, CANDIDATES)), ("cosines", cosines)):
+            arms = row_losses(scores)
+            against = {name: "entmax15" if "entmax15" in name else "sparsemax" for name in arms}
+            rows += compare(f"loss of {ROWS} x {CANDIDATES} {kind}", arms, against, repeats, clock)
+    if given.only in (None, "objective"):
+        arms = contrastive()
+        against = {name: f"NTXent, {name.rpartition(', ')[2]}" for name in arms}
+        rows += compare("objective, n = 2048, d = 128", arms, against, repeats, clock)
+    if given.only in (None, "assignment"):
+        arms = assignment()
+        against = {name: f"scipy, {name.rpartition(', ')[2]}" for name in arms}
+        rows += compare("assignment, n = 1024, d = 128", arms, against, repeats, clock)
+    out = OUT if given.only is None else OUT.with_stem(f"sparsemax-{given.only}")
+    write_csv(out, rows)
+    print(f"rows: {out}")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def _one_to_one(z: Sequence[Tensor], margin: float) -> tuple[Tensor, Tensor]:
 def best_matching(a: Tensor, b: Tensor, margin: float = 0.0) -> Tensor:
     """The row of b that each row of a is paired with in the cheapest one-to-one matching, `(n,)` int64.
 
-    a, b: `(n, d)` with rows of length 1. Cosines that are not finite give the true matching.
+    a, b: `(n, d)` with rows of length 1. Rows that are not finite give the true matching.
     margin: what is added to the cost of pairing row i with row i.
 
     >>> best_matching(torch.eye(3), torch.eye(3)[[1, 2, 0]])
@@ -119,13 +119,14 @@ def best_matching(a: Tensor, b: Tensor, margin: float = 0.0) -> Tensor:
     """
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
-    scores = scores_across_views([a.detach(), b.detach()], both_ways=False)
-    if margin:
-        scores.diagonal().sub_(margin)
-    cosines = scores.double().cpu()
-    if not bool(cosines.isfinite().all()):
+    a, b = a.detach(), b.detach()
+    if not bool(a.isfinite().all() & b.isfinite().all()):
         return torch.arange(len(a), device=a.device)
-    return torch.from_numpy(linear_sum_assignment(cosines.numpy(), maximize=True)[1]).to(a.device)
+    # The costs at once, and in the type that scipy works in: it copies the table for anything else.
+    cost = scores_across_views([-a, b], both_ways=False).double()
+    if margin:
+        cost.diagonal().add_(margin)
+    return torch.from_numpy(linear_sum_assignment(cost.cpu().numpy())[1]).to(a.device)
 
 
 class StructuredAssignment(RowObjective):
