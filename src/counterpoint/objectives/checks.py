@@ -41,20 +41,6 @@ def not_negative(name: str, value: float) -> float:
         raise ValueError(f"{name} must be 0 or a number from 1e-30 to 1e30, got {value!r}") from None
 
 
-def nonnegative(name: str, value: float) -> float:
-    """That number as a float, or a ValueError where it is neither 0 nor a finite number above 0.
-
-    >>> nonnegative("ridge", 0)
-    0.0
-    """
-    if not isinstance(value, bool) and value == 0:
-        return 0.0
-    try:
-        return positive(name, value)
-    except ValueError as error:
-        raise ValueError(str(error).replace("above 0", "from 0")) from None
-
-
 def one_of(name: str, value: str, allowed: Collection[str]) -> str:
     """That word, or a ValueError where it is not one of those allowed.
 

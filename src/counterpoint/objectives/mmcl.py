@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.objectives.base import Log, Objective
-from counterpoint.objectives.checks import nonnegative, one_of, positive
+from counterpoint.objectives.checks import not_negative, one_of, positive
 from counterpoint.objectives.kernels import KERNELS, Kernel, semidefinite
 from counterpoint.objectives.rows import unit_views
 from counterpoint.objectives.svm import Duals, Machines
@@ -132,7 +132,7 @@ class MMCL(Objective):
         self.kernel = kernel if callable(kernel) else one_of("kernel", kernel, KERNELS)
         self.sigma = positive("sigma", sigma)
         self.C = None if C is None else positive("C", C)
-        self.ridge = nonnegative("ridge", ridge)
+        self.ridge = not_negative("ridge", ridge)
         self.solver = one_of("solver", solver, SOLVERS)
         self.symmetric = bool(symmetric)
         self.negatives = one_of("negatives", negatives, NEGATIVES)
