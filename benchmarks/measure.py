@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 PACKAGES = ("torch", "torchvision", "numpy")
 
@@ -112,6 +113,19 @@ def _children(pid: int) -> list[int]:
         for child in own:
             found += [child, *_children(child)]
     return found
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most that torch's allocator holds during one call, beyond what it held before."""
+    run()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        run()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
 
 
 def versions() -> dict[str, Any]:

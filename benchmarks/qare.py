@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from measure import cpu_seconds, measure_in_turn, versions, write_csv
+from measure import cpu_seconds, measure_in_turn, peak_bytes, versions, write_csv
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from counterpoint.data.batches import batch_source
 from counterpoint.objectives import InfoNCE, Objective, QARe
@@ -147,19 +146,6 @@ def beside_infonce(repeats: int) -> Iterator[dict[str, object]]:
             "QARe": passes(QARe(), z),
         }
         yield from table("loss", n, arms_ms(arms, repeats * (20 if n == 256 else 5), 3), "InfoNCE")
-
-
-def peak_bytes(run: Callable[[], None]) -> int:
-    """The most that torch's allocator holds during one call, beyond what it held before."""
-    run()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        run()
-    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
 
 
 def memory() -> Iterator[dict[str, object]]:

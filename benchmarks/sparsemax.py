@@ -23,8 +23,7 @@ from pathlib import Path
 
 import torch
 from entmax import Entmax15Loss, SparsemaxLoss
-from measure import measure_in_turn, versions, write_csv
-from qare import peak_bytes
+from measure import measure_in_turn, peak_bytes, versions, write_csv
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import normalize
