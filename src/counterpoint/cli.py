@@ -161,6 +161,43 @@ def report(
     print(f"report: {_write_report(found, out or folder / 'report.html', folder, overwrite)}")
 
 
+@app.command(epilog="Example: `counterpoint audit runs/demo/simclr/seed-0 --column object`")
+def audit(
+    source: Annotated[
+        Path, typer.Argument(help="folder of a trained run, or embeddings in .npz, .npy, .pt or .parquet")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="folder to write to; SOURCE/audit, or FILE-audit, if not given")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="of a run: train (if not given) or test")] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="of a run: h, before the head (if not given), or z")
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="labels to doubt; the first column if not given")] = None,
+    count: Annotated[int, typer.Option(help="pairs, and labels, to list")] = 500,
+    candidates: Annotated[
+        int | None, typer.Option(help="nearest samples that each is told from; 32 if not given")
+    ] = None,
+    by: Annotated[str, typer.Option(help="score pairs by share (copies) or weight (same class)")] = "share",
+    table: Annotated[str, typer.Option(help="write tables as parquet or csv")] = "parquet",
+    pictures: Annotated[
+        Path | None, typer.Option(help="of embeddings: the folder that keys, as paths, start from")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """List probable copies, false negatives and wrong labels of a data set."""
+    from counterpoint.report.audit import write_audit
+    from counterpoint.train.audited import audited
+
+    folder = out or (source / "audit" if source.is_dir() else source.with_name(f"{source.stem}-audit"))
+    features, picture = audited(source, split, layer, pictures, err_console)
+    written = write_audit(features, folder, picture, count, candidates, by, column, table, overwrite)
+    print(f"{len(features)} samples, {len(written.pairs)} pairs", end="")
+    print(f", {len(written.doubts)} labels in doubt" if written.doubts is not None else ", no labels")
+    for file in written.files:
+        print(f"{file.stem}: {file}")
+
+
 @recipes_app.command("list", epilog="Example: `counterpoint recipes list`")
 def recipes_list() -> None:
     """Name the recipes that come with the package."""

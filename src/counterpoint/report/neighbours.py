@@ -135,6 +135,11 @@ def thumbnails(queries: Sequence[Query], picture: Picture, budget: int) -> dict[
     for query in queries:
         for key in (query.key, *(n.key for row in query.near.values() for n in row)):
             uses[key] = uses.get(key, 0) + 1
+    return small_pictures(uses, picture, budget)
+
+
+def small_pictures(uses: Mapping[str, int], picture: Picture, budget: int) -> dict[str, str]:
+    """A data URI for each key, made smaller until all, repeats counted, fit the budget of bytes."""
     originals = {key: picture(key).convert("RGB") for key in uses}
     made: dict[str, str] = {}
     for side in SIDES:

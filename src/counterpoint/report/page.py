@@ -59,7 +59,7 @@ def write_report(
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: give another path, or overwrite=True")
     methods = read_methods(runs)
-    html = _template().render(**_context(methods, title, picture))
+    html = template("page.html.jinja").render(**_context(methods, title, picture))
     write_whole(out, html.encode("utf-8"))
     return out
 
@@ -161,7 +161,8 @@ def _made(methods: Sequence[Method]) -> dict[str, Any]:
     }
 
 
-def _template() -> Any:
+def template(name: str) -> Any:
+    """A template of the report package, ready to render; a name it lacks is an error."""
     environment = Environment(
         loader=PackageLoader("counterpoint.report", "."),
         autoescape=True,
@@ -169,4 +170,4 @@ def _template() -> Any:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    return environment.get_template("page.html.jinja")
+    return environment.get_template(name)
