@@ -45,11 +45,15 @@ class Machines:
         return math.inf if self.C is None else self.C
 
     @cached_property
+    def in_order(self) -> bool:
+        """Whether the anchors are the points, one after the other: rows of `gram` then need no copy."""
+        points = torch.arange(len(self.gram), device=self.own.device)
+        return self.own.shape == (len(self.gram), 1) and torch.equal(self.own[:, 0], points)
+
+    @cached_property
     def columns(self) -> Tensor:
         """`(r, m)`: the kernel of each anchor with all points."""
-        if self.own.shape == (len(self.gram), 1):
-            return self.gram
-        return self.gram[self.own[:, 0]]
+        return self.gram if self.in_order else self.gram[self.own[:, 0]]
 
     @cached_property
     def self_kernel(self) -> Tensor:
@@ -145,7 +149,7 @@ class Inverse:
         own, sums = machines.own, self.p.sum(1)
         self.sums, self.own_sums = sums, sums[own]
         # The rows of P at an anchor's own points; a view where the anchors are the points, in order.
-        self.own_rows = self.p[:, None] if own.shape == (len(self.p), 1) else self.p[own]
+        self.own_rows = self.p[:, None] if machines.in_order else self.p[own]
         block = self.own_rows.gather(2, own[:, None].expand(-1, own.shape[1], -1))
         self.block = _small_inverse(block)
         # v1 = sums - e . own_rows solves for 1, vk = -h . own_rows (own points cleared) for k.
