@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 from slow_objectives import random_views
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -54,6 +55,21 @@ def test_one_to_one_equals_enumeration(n: int, seed: int, margin: float, noise: 
     assert loss.item() == pytest.approx(expected, abs=1e-12)
     # Zero exactly where the true matching is a best one.
     assert (loss.item() == 0) == (tuple(range(n)) in best)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("margin", [0.0, 0.2, 3.0, 1e4])
+@pytest.mark.parametrize("noise", [0.05, 0.7, 1e6])
+def test_best_matching_costs_what_scipy_finds_on_the_costs_as_they_are(
+    dtype: torch.dtype, margin: float, noise: float
+):
+    a, b = (normalize(z.detach().to(dtype), dim=1) for z in near_views(120, 3, noise))
+    a[7] = a[8]
+    cost = costs(a.double(), b.double(), margin)
+    rows = torch.arange(120)
+    total = cost[rows, best_matching(a, b, margin)].sum()
+    least = cost[linear_sum_assignment(cost.numpy())].sum()
+    assert float(total - least) == pytest.approx(0, abs=1e-12 if dtype == torch.float64 else 1e-5)
 
 
 def test_enumeration_meets_both_cases():

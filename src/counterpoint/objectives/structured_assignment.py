@@ -41,6 +41,9 @@ from counterpoint.objectives.rows import Rows, scores_across_views, target_acros
 
 MININGS = ("batch_hard", "one_to_one")
 
+SOFTNESS, TURNS = 0.02, 3
+"""Of `_column_prices`: temperature of the entropy in units of cosine, and turns. Only time depends on them."""
+
 
 def structured_assignment(
     *views: Tensor, mining: str = "batch_hard", margin: float = 0.2, smoothing: float | None = None
@@ -120,13 +123,32 @@ def best_matching(a: Tensor, b: Tensor, margin: float = 0.0) -> Tensor:
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
     a, b = a.detach(), b.detach()
-    if not bool(a.isfinite().all() & b.isfinite().all()):
+    if not bool((a.sum() + b.sum()).isfinite()):
         return torch.arange(len(a), device=a.device)
-    # The costs at once, and in the type that scipy works in: it copies the table for anything else.
-    cost = scores_across_views([-a, b], both_ways=False).double()
+    cost = scores_across_views([-a, b], both_ways=False)
     if margin:
         cost.diagonal().add_(margin)
-    return torch.from_numpy(linear_sum_assignment(cost.cpu().numpy())[1]).to(a.device)
+    nearest = cost.argmin(1)
+    if int(nearest.bincount().amax()) == 1:
+        # Each row has the candidate that is cheapest for it, and none is asked for twice.
+        return nearest
+    # In the type that scipy works in: it copies the table for anything else.
+    table = cost.double().sub_(_column_prices(cost))
+    return torch.from_numpy(linear_sum_assignment(table.cpu().numpy())[1]).to(a.device)
+
+
+def _column_prices(cost: Tensor) -> Tensor:
+    """What to take off each column of costs `(n, n)` to leave the solver less to do, `(n,)`.
+
+    Any numbers leave the best matching what it is: each column is used once. These are near the dual
+    variables that the solver would otherwise build up from 0, a shortest path at a time: those of the
+    matching softened by an entropy, after a few turns of Sinkhorn's scaling.
+    """
+    weight = (cost / -SOFTNESS).exp_()
+    column = torch.ones_like(cost[0])
+    for _ in range(TURNS):
+        column = (weight.T @ (weight @ column).reciprocal()).reciprocal()
+    return (SOFTNESS * column.log()).nan_to_num(0, 0, 0)
 
 
 class StructuredAssignment(RowObjective):
