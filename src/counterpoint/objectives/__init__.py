@@ -9,8 +9,8 @@ from counterpoint.objectives.clip import CLIP, clip
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.hinge import Hinge, hinge
 from counterpoint.objectives.infonce import InfoNCE, infonce
-from counterpoint.objectives.ntlogistic import NTLogistic, ntlogistic
 from counterpoint.objectives.mmcl import MMCL, mmcl
+from counterpoint.objectives.ntlogistic import NTLogistic, ntlogistic
 from counterpoint.objectives.ntxent import NTXent, ntxent
 from counterpoint.objectives.qare import QARe, qare
 from counterpoint.objectives.simplex import entmax15, sparsemax
