@@ -72,6 +72,14 @@ def test_best_matching_costs_what_scipy_finds_on_the_costs_as_they_are(
     assert float(total - least) == pytest.approx(0, abs=1e-12 if dtype == torch.float64 else 1e-5)
 
 
+def test_best_matching_under_autocast():
+    a, b = (normalize(z.detach().float(), dim=1) for z in near_views(60, 3, 0.7))
+    with torch.autocast("cpu", dtype=torch.float16):
+        # e^50, which a pair of cosine 1 weighs, is beyond half precision.
+        found = best_matching(a, b)
+    assert found.equal(best_matching(a, b))
+
+
 def test_enumeration_meets_both_cases():
     found = {tuple(range(5)) in by_enumeration(*near_views(5, seed), 0.1)[1] for seed in range(20)}
     assert found == {True, False}

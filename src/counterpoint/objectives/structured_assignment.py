@@ -42,7 +42,7 @@ from counterpoint.objectives.rows import Rows, scores_across_views, target_acros
 MININGS = ("batch_hard", "one_to_one")
 
 SOFTNESS, TURNS = 0.02, 3
-"""Of `_column_prices`: temperature of the entropy in units of cosine, and turns. Only time depends on them."""
+"""Of `_column_prices`: the temperature of the entropy, and turns. Nothing but time depends on them."""
 
 
 def structured_assignment(
