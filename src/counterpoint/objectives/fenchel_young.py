@@ -56,7 +56,7 @@ class Map:
         the last column; None for softmax, where that is p itself. Adding a constant to a row adds it to
         Omega*, so this and the maximum give Omega*(theta), and large scores cost no digits.
     probability: scores `(r, c)` and their fit to p `(r, c)`, a new tensor, the gradient of Omega*; exactly 0
-        at scores of -inf.
+        at scores of -inf. Where there is a fit, any of the columns may be given, and p is that of those.
     entropy: a distribution `(r, c)` to -Omega of it `(r,)`: 0 at a vertex, largest for the uniform one.
     """
 
@@ -154,9 +154,8 @@ def probability(scores: Tensor, map: str) -> Tensor:
         return mapping.probability(scores, None if mapping.fit is None else mapping.fit(scores))
 
 
-def _gap(scores: Tensor, target: Tensor) -> Tensor:
-    """<theta - max theta, y> of every row."""
-    top = scores.amax(1, keepdim=True)
+def _gap(scores: Tensor, target: Tensor, top: Tensor) -> Tensor:
+    """<theta - max theta, y> of every row; top is max theta, `(r, 1)`."""
     if target.ndim == 1:
         return (scores.gather(1, target[:, None]) - top).squeeze(1)
     # An excluded candidate has target 0, and 0 times -inf is NaN where 0 times the lowest float is 0.
@@ -171,7 +170,7 @@ class _FenchelYoung(torch.autograd.Function):
         p = mapping.probability(scores, None)
         ctx.save_for_backward(p, target)
         # The best candidate has score 0 after the shift, so its p is 1 / sum(exp) >= 1 / c: no underflow.
-        return -p.amax(1).log() - _gap(scores, target)
+        return -p.amax(1).log() - _gap(scores, target, scores.amax(1, keepdim=True))
 
     @staticmethod
     @once_differentiable
@@ -193,7 +192,7 @@ class _FittedFenchelYoung(torch.autograd.Function):
         for rows in row_blocks(scores):
             lowered = lower_positives(scores[rows], target[rows], margin)
             fits.append(find(lowered))
-            losses.append(fits[-1][:, 2] - _gap(lowered, target[rows]))
+            losses.append(fits[-1][:, 2] - _gap(lowered, target[rows], fits[-1][:, :1]))
         ctx.mapping, ctx.margin = mapping, margin
         ctx.save_for_backward(scores, torch.cat(fits), target)
         return torch.cat(losses)
@@ -204,10 +203,16 @@ class _FittedFenchelYoung(torch.autograd.Function):
         scores, fit, target = ctx.saved_tensors
         grad, out = grad[:, None], torch.empty_like(scores)
         for rows in row_blocks(scores):
-            lowered = lower_positives(scores[rows], target[rows], ctx.margin)
-            p = ctx.mapping.probability(lowered, fit[rows])
-            if target.ndim == 2:
-                p -= target[rows]
+            if target.ndim == 1:
+                p = ctx.mapping.probability(scores[rows], fit[rows])
+                if ctx.margin:
+                    # Given the fit, p is a function of each score by itself: that of the positive is done again.
+                    index = target[rows, None]
+                    positive = scores[rows].gather(1, index) - ctx.margin
+                    p.scatter_(1, index, ctx.mapping.probability(positive, fit[rows]))
+            else:
+                lowered = lower_positives(scores[rows], target[rows], ctx.margin)
+                p = ctx.mapping.probability(lowered, fit[rows]).sub_(target[rows])
             torch.mul(p, grad[rows], out=out[rows])
         if target.ndim == 1:
             out.scatter_add_(1, target[:, None], -grad)
