@@ -206,7 +206,7 @@ class _FittedFenchelYoung(torch.autograd.Function):
             if target.ndim == 1:
                 p = ctx.mapping.probability(scores[rows], fit[rows])
                 if ctx.margin:
-                    # Given the fit, p is a function of each score by itself: that of the positive is done again.
+                    # Given the fit, p is a function of each score by itself: the positive's is done again.
                     index = target[rows, None]
                     positive = scores[rows].gather(1, index) - ctx.margin
                     p.scatter_(1, index, ctx.mapping.probability(positive, fit[rows]))
