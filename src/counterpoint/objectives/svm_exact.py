@@ -29,7 +29,7 @@ NEAREST = 32
 """Points that an anchor begins with."""
 BATCH, GROWTH = 16, 0.5
 """A round lets in at most so many points, or this share of the free ones if that is more."""
-ROUNDS, PATIENCE = 60, 5
+ROUNDS, PATIENCE = 1000, 5
 GROUP = 1 << 19
 """Entries of the systems that are solved together: some megabytes, which a processor keeps near."""
 
