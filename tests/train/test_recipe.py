@@ -40,7 +40,16 @@ def test_every_recipe_resolves_and_reads_back_equal(name):
 
 
 def test_the_methods_of_a_comparison_differ_in_nothing_else():
-    for group in ("demo", "cifar100", "cifar10"):
+    groups = (
+        "demo",
+        "cifar100",
+        "cifar10",
+        "matching",
+        "qare/cifar10",
+        "qare/cifar100",
+        "qare/tiny-imagenet",
+    )
+    for group in groups:
         plain = [read_recipe(file).resolved() for file in find_recipes(group)]
         assert len(plain) > 1
         for recipe in plain:
@@ -82,6 +91,8 @@ def test_faults_are_named(words, message):
 def test_soft_targets_need_a_graph():
     with pytest.raises(ValueError, match=r"'xclr' needs soft targets: give similarity\.graph"):
         parse_recipe(SMALL | {"objective": {"name": "xclr"}})
+    with pytest.raises(ValueError, match=r"'qare' needs soft targets: give similarity\.graph"):
+        parse_recipe(SMALL | {"objective": [{"name": "ntxent"}, {"name": "qare", "reference": "graph"}]})
 
 
 def test_terms_add_up():
@@ -133,6 +144,10 @@ def test_files_that_are_no_recipe(tmp_path):
 
 def test_a_name_stands_for_a_recipe_or_a_group():
     assert [path.stem for path in find_recipes("demo")] == ["simclr", "supcon", "xclr"]
+    # The plain method first: it is the baseline.
+    assert [path.stem for path in find_recipes("qare/cifar10")] == [
+        "simclr", "simclr-qare", "sparseclr", "sparseclr-qare",
+    ]  # fmt: skip
     assert [path.stem for path in find_recipes("demo/xclr")] == ["xclr"]
     with pytest.raises(ValueError, match=r"unknown recipe 'demo/xlcr': .*did you mean 'demo/xclr'\?"):
         find_recipes("demo/xlcr")

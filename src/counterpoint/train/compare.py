@@ -258,7 +258,8 @@ def table(lines: Sequence[Line]) -> Table:
     columns = [result.settings["column"] for result in shown]
     shown.sort(key=lambda result: columns.index(result.settings["column"]))
     seeds = len(lines[0].seeds)
-    made = Table(title=f"accuracy in percent, mean ± standard deviation over {seeds} seeds")
+    over = "1 seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
+    made = Table(title=f"accuracy in percent, {over}")
     for heading in ("label", "protocol"):
         made.add_column(heading)
     for line in lines:

@@ -245,9 +245,9 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _targets_have_a_source(self) -> Recipe:
         if "target" in self.build_objective().requires and self.similarity is None:
+            needing = next(term.name for term in self.objective if "target" in term.build().requires)
             raise ValueError(
-                f"objective {self.objective[0].name!r} needs soft targets: give similarity.graph, "
-                f"one of {', '.join(GRAPHS)}"
+                f"objective {needing!r} needs soft targets: give similarity.graph, one of {', '.join(GRAPHS)}"
             )
         return self
 
@@ -361,7 +361,8 @@ def find_recipes(name: str | os.PathLike[str]) -> list[Path]:
     folder = recipes_folder()
     if (single := folder / f"{name}.yaml").is_file():
         return [single]
-    if group := sorted((folder / str(name)).glob("*.yaml")):
+    # By stem, so that simclr stands before simclr-qare: the first is the baseline of a comparison.
+    if group := sorted((folder / str(name)).glob("*.yaml"), key=lambda file: file.stem):
         return group
     allowed = dict.fromkeys([*recipe_names(), *(n.rpartition("/")[0] for n in recipe_names())])
     known = hint(str(name), [n for n in allowed if n])
