@@ -5,53 +5,13 @@ import sys
 
 import pytest
 import yaml
+from command_line import TINY, refused
 from PIL import Image
-
-from counterpoint.cli import main
-
-TINY = (
-    "data.count=96",
-    "data.size=32",
-    "views.size=24",
-    "model.head=[16]",
-    "train.batch_size=32",
-    "train.epochs=1",
-    "train.log_every=1",
-    "evaluate.k=[1,5]",
-    "evaluate.columns=[object]",
-    "optim.warmup_epochs=0",
-)
-
-
-@pytest.fixture
-def counterpoint(monkeypatch, capsys):
-    """Run a command line in this process; gives exit code, standard output and standard error."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["counterpoint", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
-
-
-def refused(result, *parts):
-    """One line on standard error, exit 2, and the parts are in it."""
-    code, _, err = result
-    assert code == 2, err
-    lines = err.strip().splitlines()
-    assert len(lines) == 1, err
-    for part in parts:
-        assert part in lines[0]
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("train",), ("evaluate",), ("compare",), ("report",), ("recipes",), ("recipes", "copy")]
+    "words",
+    [(), ("train",), ("evaluate",), ("compare",), ("report",), ("audit",), ("recipes",), ("recipes", "copy")],
 )
 def test_every_command_has_help_with_an_example(counterpoint, words):
     code, out, _ = counterpoint(*words, "--help")
