@@ -29,7 +29,8 @@ NEAREST = 32
 """Points that an anchor begins with."""
 BATCH, GROWTH = 16, 0.5
 """A round lets in at most so many points, or this share of the free ones if that is more."""
-ROUNDS, PATIENCE = 1000, 5
+GROWING, ROUNDS, PATIENCE = 30, 1000, 5
+"""Rounds that let in a batch at a time, rounds in all, and rounds without progress before single points."""
 GROUP = 1 << 19
 """Entries of the systems that are solved together: some megabytes, which a processor keeps near."""
 
@@ -94,17 +95,17 @@ class Exchange:
         self.rounds = 0
 
     def run(self, rows: Tensor, grow: bool) -> Tensor:
-        """Solve the anchors `rows`; the ones that are left over, whose systems have grown too large.
+        """Solve the anchors `rows`; gives the ones that are not solved.
 
         grow: let in a batch of points a round, and leave an anchor when ADMM would be the quicker; otherwise
             every point that breaks its condition, to the end.
         """
-        while len(rows) and self.rounds < ROUNDS:
+        while len(rows) and self.rounds < (GROWING if grow else ROUNDS):
             if grow and not exchange_is_cheap(self.free[rows]):
-                return rows
+                break
             rows = rows[self._round(rows, grow)]
             self.rounds += 1
-        return rows[:0]
+        return rows
 
     def _round(self, rows: Tensor, grow: bool) -> Tensor:
         """Solve and exchange once; which of the rows have to go on, as a mask."""
@@ -202,8 +203,8 @@ def _solve_group(
         system.masked_fill_(~(real[:, :, None] & real[:, None, :]), 0)
     # A ridge of 0 is raised to the rounding errors of the matrix: where points outnumber the directions of
     # the kernel's space, a direction without curvature must leave the box, and not be left out.
-    least = 8 * size * torch.finfo(k.dtype).eps * float(machines.self_kernel.mean())
-    ridge = torch.full_like(k, max(machines.ridge, least)).masked_fill_(~real, 1)
+    least = 8 * size * torch.finfo(k.dtype).eps * machines.self_kernel.mean()
+    ridge = least.clamp_min(machines.ridge).expand_as(k).masked_fill(~real, 1)
     system.diagonal(dim1=1, dim2=2).add_(ridge)
     b = torch.full_like(k, 2.0) if right is None else right[rows[:, None], points]
     b.masked_fill_(~real, 0)
