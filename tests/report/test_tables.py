@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from counterpoint.evaluate.record import Result
+from counterpoint.objectives import OBJECTIVES
+from counterpoint.report.answer import OBJECTIVES as report_objectives
 from counterpoint.report.answer import Change, answer, change, graph_of, objective_of
 from counterpoint.report.runs import Method, Run
 from counterpoint.report.tables import (
@@ -206,9 +208,67 @@ def test_protocols_tell_what_holds_for_all_columns() -> None:
     assert protocol.by_column == {"classes": {"a": "3", "b": "7"}}
 
 
+def matched(*recall: float, assignment: float = 0.5) -> dict[int, list[Result]]:
+    """Results of matching alone: recall@1 from a to b by seed, and the rest."""
+    found = {}
+    for seed, value in enumerate(recall):
+        rows = [
+            ("recall", value, {"k": 1, "direction": "a to b"}),
+            ("recall", value + 0.1, {"k": 5, "direction": "a to b"}),
+            ("recall", value + 0.02, {"k": 1, "direction": "b to a"}),
+            ("mAP", 0.9, {"direction": "a to b"}),
+            ("assignment", assignment, {"direction": "one to one"}),
+        ]
+        found[seed] = [
+            Result(
+                protocol="matching",
+                version=1,
+                metric=metric,
+                value=reached,
+                n=100,
+                settings={"column": "identity", **settings},
+            )
+            for metric, reached, settings in rows
+        ]
+    return found
+
+
+def test_where_only_matching_was_measured_the_answer_is_about_it() -> None:
+    assert text([method(0, "a", matched(0.7))]) == (
+        "Judged by the matching of identities, <strong>a</strong> reaches 70.0 % on recall@1 from a to b, "
+        "72.0 % on recall@1 from b to a and 50.0 % on assignment. "
+        "There is no second recipe to compare it with."
+    )
+    methods = [method(0, "a", matched(0.5, 0.51)), method(1, "b", matched(0.6, 0.61))]
+    assert text(methods).startswith(
+        "Judged by the matching of identities, <strong>b</strong> is best on recall@1 from a to b "
+        "(60.5 %, 10.0 points above the baseline) and recall@1 from b to a"
+    )
+    above = change(build_table(methods), methods[1]).above
+    assert above == ("recall@1 from a to b +10.0", "recall@1 from b to a +10.0")
+
+
+def test_accuracies_go_before_matching() -> None:
+    both = {0: [*by_seed(0.6)[0], *matched(0.7)[0]]}
+    assert text([method(0, "a", both)]).startswith("Judged by the 20 nearest neighbours, <strong>a</strong>")
+
+
+def test_every_objective_has_a_sentence() -> None:
+    assert report_objectives.keys() == OBJECTIVES.keys()
+
+
 def test_objective_and_graph_in_words() -> None:
     given = {"objective": [{"name": "ntxent", "tau": 0.5}, {"name": "qare", "weight": 0.75}]}
-    assert objective_of(method(0, "a", {0: []}, given)) == ("ntxent (tau 0.5) + 0.75 × qare", "")
+    assert objective_of(method(0, "a", {0: []}, given)) == (
+        "ntxent (tau 0.5) + 0.75 × qare",
+        "Only the other view of the same picture counts as alike. "
+        "The pictures of one view are to be spread out evenly.",
+    )
+    given = {"objective": [{"name": "other"}, {"name": "qare", "reference": "graph"}]}
+    assert objective_of(method(0, "a", {0: []}, given)) == (
+        "other + qare",
+        "The spread of the pictures of one view is to be that of the similarity graph.",
+    )
     assert objective_of(method(0, "a", {0: []})) == ("", "")
     assert graph_of(method(0, "a", {0: []}, {"similarity": {"graph": "classes", "encoder": "minilm"}})) == (
         "classes, read by minilm"

@@ -61,6 +61,7 @@ def test_each_protocol_has_a_result(comparison):
 def test_each_protocol_has_a_row_of_its_own(comparison):
     _, lines = comparison
     made = table(lines)
+    assert str(made.title).endswith("mean ± standard deviation over 2 seeds")
     rows = {line.split("│")[2].strip(): line for line in shown(made).splitlines() if "background" in line}
     assert list(rows) == ["kNN, k=5", "linear", "linear-adam", "linear-sgd", "linear-sgd-crops"]
     for name, row in rows.items():
@@ -86,6 +87,7 @@ def test_one_protocol_with_other_settings_is_another_row_that_says_them():
         Line("b", (0,), ((made(0.9, temperature=0.5),),)),
         Line("c", (0,), ((made(0.2, temperature=0.07),),)),
     ]
+    assert shown(table(lines)).splitlines()[0].strip() == "accuracy in percent, 1 seed"
     rows = [line for line in shown(table(lines)).splitlines() if "kNN" in line]
     cells = [[cell.strip() for cell in row.split("│")[2:-1]] for row in rows]
     assert cells == [

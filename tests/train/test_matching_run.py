@@ -51,6 +51,8 @@ def test_from_recipe_to_report(tmp_path):
     runs = [run_folder(tmp_path, recipe) for recipe in recipes]
     page = write_report(runs, tmp_path / "report.html", title="two cameras").read_text(encoding="utf-8")
     assert "Matching of identities" in page
+    assert "No accuracy" not in page
+    assert "recall@1 from a to b" in page
 
 
 @pytest.mark.parametrize(

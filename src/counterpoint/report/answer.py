@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -19,6 +20,18 @@ OBJECTIVES = {
     "xclr": "Pictures count as alike to the degree that the similarity graph says.",
     "triplet": "The other view must be nearer than any other picture, by a margin.",
     "hinge": "The other view must score higher than other pictures, by a margin.",
+    "sparseclr": "The other view must stand out from the few nearest pictures; all others are left alone.",
+    "structured_assignment": "The right matching of the two views of a batch must cost less than any other.",
+    "ntlogistic": "Each pair of pictures is asked by itself whether it is two views of one.",
+    "mmcl": "A support vector machine for each picture parts its other view from other pictures.",
+    "qare": "The pictures of one view are to be spread out evenly.",
+}
+
+# What the sentences judge by where no accuracy was measured, the first of these first.
+MATCHING = ("recall", "assignment")
+
+WITH_GRAPH = {
+    "qare": "The spread of the pictures of one view is to be that of the similarity graph.",
 }
 
 
@@ -34,7 +47,7 @@ class Lead:
 
 def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
     """The sentences of the opening paragraph, safe for HTML."""
-    measures = [m for m in table.measures if m.metric == "accuracy"]
+    measures = _judging(table)
     if not measures:
         shown = "the pictures below show what each encoder takes for alike"
         return [Markup(f"No accuracy has been measured; {shown}.")]
@@ -43,7 +56,7 @@ def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
     judged = _judged(main[0])
     if len(methods) == 1:
         reached = _listing(
-            Markup("{} on {}").format(percent(table.cells[m][0].over.mean), m.column) for m in main
+            Markup("{} on {}").format(percent(table.cells[m][0].over.mean), asked(m)) for m in main
         )
         return [Markup("Judged by {}, {} reaches {}.").format(judged, _strong(name[0]), reached),
                 Markup("There is no second recipe to compare it with.")]  # fmt: skip
@@ -88,7 +101,7 @@ def change(table: Table, method: Method) -> Change:
 
     alone: columns where one seed says nothing of chance.
     """
-    measures = [m for m in table.measures if m.metric == "accuracy"]
+    measures = _judging(table)
     kinds: dict[str, list[tuple[float, str]]] = {"above": [], "below": [], "unclear": [], "alone": []}
     for measure in (m for m in measures if m.protocol == measures[0].protocol):
         cells = table.cells[measure]
@@ -98,13 +111,32 @@ def change(table: Table, method: Method) -> Change:
         kind = {None: "alone", True: "unclear", False: "above" if apart.mean > 0 else "below"}[
             apart.holds_zero
         ]
-        text = (
-            f"{measure.column} {100 * apart.mean:+.1f}".replace("-", "−")
-            if kind != "unclear"
-            else measure.column
-        )
+        text = asked(measure)
+        if kind != "unclear":
+            text += f" {100 * apart.mean:+.1f}".replace("-", "−")
         kinds[kind].append((-abs(apart.mean), text))
     return Change(**{kind: tuple(text for _, text in sorted(found)) for kind, found in kinds.items()})
+
+
+def _judging(table: Table) -> list[Measure]:
+    """The measures that the sentences are about: all accuracies; where there are none, those of matching."""
+    accuracies = [m for m in table.measures if m.metric == "accuracy"]
+    found = [m for m in table.measures if m.protocol == "matching" and m.metric in MATCHING]
+    return accuracies or sorted(found, key=lambda m: MATCHING.index(m.metric))
+
+
+def asked(measure: Measure) -> str:
+    """What a measure asks for, in a few words: its label column; of matching, which has one, its metric.
+
+    >>> asked(Measure("matching", 1, "recall", "identity", '{"direction": "a to b"}', k=1))
+    'recall@1 from a to b'
+    """
+    if measure.protocol != "matching":
+        return measure.column
+    direction = json.loads(measure.settings).get("direction", "")
+    if measure.k is None:
+        return measure.metric
+    return f"{measure.metric}@{measure.k} from {direction}"
 
 
 def percent(share: float) -> str:
@@ -136,7 +168,7 @@ def seeds(count: int) -> str:
 
 
 def objective_of(method: Method) -> tuple[str, str]:
-    """The objective of a recipe with its settings, and what it means in a sentence, empty where not known."""
+    """The objective of a recipe with its settings, and what it means, a sentence for each known term."""
     given = method.recipe.get("objective")
     terms = [term for term in (given if isinstance(given, list) else [given]) if isinstance(term, dict)]
     texts = []
@@ -149,8 +181,13 @@ def objective_of(method: Method) -> tuple[str, str]:
         weight = term.get("weight", 1.0)
         factor = "" if weight == 1 else f"{weight} × "
         texts.append(f"{factor}{term.get('name', '?')}" + (f" ({settings})" if settings else ""))
-    meaning = OBJECTIVES.get(str(terms[0].get("name")), "") if len(terms) == 1 else ""
-    return " + ".join(texts), meaning
+    return " + ".join(texts), " ".join(dict.fromkeys(filter(None, map(_meaning, terms))))
+
+
+def _meaning(term: Mapping[str, object]) -> str:
+    name = str(term.get("name"))
+    graph = term.get("reference") == "graph"
+    return WITH_GRAPH.get(name, "") if graph else OBJECTIVES.get(name, "")
 
 
 def graph_of(method: Method) -> str:
@@ -181,7 +218,7 @@ def _clear(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
         )
         parts = [
             Markup("{} ({}, {} above the baseline)").format(
-                x.measure.column, percent(x.mean), points(_gain(x))
+                asked(x.measure), percent(x.mean), points(_gain(x))
             )
             for x in won
         ]
@@ -193,8 +230,8 @@ def _baseline(leads: Sequence[Lead], name: dict[int, str], table: Table) -> list
     won = [lead for lead in leads if lead.best == 0]
     if not won:
         return []
-    tied = [lead.measure.column for lead in won if any(c.close for c in table.cells[lead.measure].values())]
-    columns = _listing(Markup("{}").format(lead.measure.column) for lead in won)
+    tied = [asked(lead.measure) for lead in won if any(c.close for c in table.cells[lead.measure].values())]
+    columns = _listing(Markup("{}").format(asked(lead.measure)) for lead in won)
     sentence = Markup("The baseline {} has the highest mean on {}").format(_strong(name[0]), columns)
     if not tied:
         return [sentence + "."]
@@ -208,7 +245,7 @@ def _unclear(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
     for lead in leads:
         if lead.gain is not None and lead.gain.holds_zero is True:
             text = Markup("{} ({}, {} above the baseline)").format(
-                lead.measure.column, _strong(name[lead.best]), points(lead.gain.mean)
+                asked(lead.measure), _strong(name[lead.best]), points(lead.gain.mean)
             )
             by_seeds.setdefault(lead.gain.n, []).append(text)
     return [
@@ -226,7 +263,7 @@ def _alone(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
     for index in sorted({lead.best for lead in single}):
         parts = [
             Markup("{} ({}, {} above the baseline)").format(
-                x.measure.column, percent(x.mean), points(_gain(x))
+                asked(x.measure), percent(x.mean), points(_gain(x))
             )
             for x in single
             if x.best == index
@@ -238,7 +275,7 @@ def _alone(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
         if lead.best and lead.gain is None:
             sentences.append(
                 Markup("On {} {} is highest ({}); the baseline has no result with the same seed.").format(
-                    lead.measure.column, _strong(name[lead.best]), percent(lead.mean)
+                    asked(lead.measure), _strong(name[lead.best]), percent(lead.mean)
                 )
             )
     return sentences
