@@ -4,6 +4,7 @@ import io
 
 import pytest
 from rich.console import Console
+from short_runs import quiet
 
 from counterpoint.report import write_report
 from counterpoint.train.compare import compare, run_folder, table
@@ -19,10 +20,6 @@ TWO = {
     "train": {"epochs": 1, "batch_size": 16, "log_every": 1},
     "evaluate": {"columns": [], "matching": "camera"},
 }
-
-
-def quiet():
-    return Console(file=io.StringIO())
 
 
 def test_from_recipe_to_report(tmp_path):

@@ -1,47 +1,22 @@
 """The recipes of MMCL run: two steps of each on pictures that are at hand, at the size of a test."""
 
-import io
-import json
 import tarfile
 
 import pytest
 from PIL import Image
 from real_data import real_data
-from rich.console import Console
+from short_runs import quiet, two_steps
 
 from counterpoint.train.compare import measure
-from counterpoint.train.log import read_metrics
-from counterpoint.train.loop import fit
-from counterpoint.train.recipe import find_recipes, load_recipe
+from counterpoint.train.recipe import find_recipes
 
-# The machine decides these, not the method: two cores, one process, eight pictures.
-SMALLER = [
-    "train.steps=2",
-    "train.batch_size=8",
-    "train.accelerator=cpu",
-    "train.workers=0",
-    "train.log_every=1",
-]
 PAPER = ["cifar100", "imagenet100-inverse", "imagenet100-pgd", "imagenet1k", "stl10"]
 CPU = ["cifar10/mmcl", "cifar10/simclr", "cifar100/mmcl", "cifar100/mmcl-exact", "cifar100/mmcl-inverse"]
-
-
-def quiet():
-    return Console(file=io.StringIO())
 
 
 def small_pictures():
     """CIFAR-10 for all: it is the smaller one, and read once."""
     return f"data={{source: parquet, path: {real_data('cifar10')}, limit: 64}}"
-
-
-def two_steps(name, words, folder):
-    recipe = load_recipe(name, [*words, *SMALLER])
-    run = fit(recipe, folder, console=quiet())
-    rows = read_metrics(run.metrics)
-    assert [row["step"] for row in rows] == [1, 2]
-    assert json.loads(run.done.read_text())["steps"] == 2
-    return recipe, run, rows
 
 
 def test_these_are_all():

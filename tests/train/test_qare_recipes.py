@@ -1,44 +1,20 @@
 """The recipes of SparseCLR and QARe run: two steps of each, on built-in pictures or those at hand."""
 
-import io
-import json
 import zipfile
 
 import pytest
 import torch
 from real_data import real_data
-from rich.console import Console
+from short_runs import quiet, two_steps
 
 from counterpoint.train.compare import measure
-from counterpoint.train.log import read_metrics
-from counterpoint.train.loop import fit
 from counterpoint.train.recipe import find_recipes, load_recipe
 from counterpoint.train.setup import load_encoder
 
 SETS = ("cifar10", "cifar100", "tiny-imagenet")
 METHODS = ("simclr", "simclr-qare", "sparseclr", "sparseclr-qare")
 LOSSES = ("infonce", "ntlogistic", "sparseclr", "triplet")
-TINY = [
-    "train.steps=2",
-    "train.batch_size=8",
-    "train.accelerator=cpu",
-    "train.workers=0",
-    "train.log_every=1",
-]
 TWO_CAMERAS = "data={source: shapes, camera: both, count: 24, size: 32}"
-
-
-def quiet():
-    return Console(file=io.StringIO())
-
-
-def two_steps(name, words, folder):
-    recipe = load_recipe(name, [*words, *TINY])
-    run = fit(recipe, folder, console=quiet())
-    rows = read_metrics(run.metrics)
-    assert [row["step"] for row in rows] == [1, 2]
-    assert json.loads(run.done.read_text())["steps"] == 2
-    return recipe, run, rows
 
 
 @pytest.mark.parametrize("data", SETS)
