@@ -8,9 +8,9 @@ the true matching has to be cheaper by the margin for each sample that another o
 
 `one_to_one` solves the linear assignment problem (scipy's `linear_sum_assignment`, on the CPU; not where each
 sample has a nearest of its own) and takes the structured subgradient, the true matching less the best one.
-`batch_hard` lets each anchor choose for itself. That allows more, so it is never below `one_to_one`, and needs
-no solver. It takes both directions of each pair of views; for `one_to_one` they are the same. All pairs of
-views count alike.
+`batch_hard` lets each anchor choose for itself. That allows more, so it is never below `one_to_one`, and
+needs no solver. It takes both directions of each pair of views; for `one_to_one` they are the same. All pairs
+of views count alike.
 
 `smoothing` puts tau * log sum exp(-. / tau) in the place of the -min of `batch_hard`. Summed over the n rows
 of one direction that is tau * n * `InfoNCE(tau)`; the mean over rows and both directions, as here, is tau *
