@@ -30,6 +30,7 @@ from counterpoint.objectives.checks import positive
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
+
 @dataclass(frozen=True)
 class Linear:
     """x . y
