@@ -17,10 +17,7 @@ def positive(name: str, value: float) -> float:
     >>> positive("tau", 0.5)
     0.5
     """
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = _number(value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
     # Beyond these a float32 quotient overflows, and the loss would be NaN with nothing said.
@@ -36,9 +33,30 @@ def not_negative(name: str, value: float) -> float:
     0.0
     """
     try:
-        return 0.0 if value == 0 else positive(name, value)
+        return 0.0 if _number(value) == 0 else positive(name, value)
     except ValueError:
         raise ValueError(f"{name} must be 0 or a number from 1e-30 to 1e30, got {value!r}") from None
+
+
+def _number(value: object) -> float:
+    """A number as a float; NaN for what is none, such as text, True or several numbers."""
+    if isinstance(value, bool | str | bytes):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return math.nan
+
+
+def truth(name: str, value: bool) -> bool:
+    """True or False, or a ValueError for anything else.
+
+    >>> truth("symmetric", False)
+    False
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return value
 
 
 def one_of(name: str, value: str, allowed: Collection[str]) -> str:
@@ -47,7 +65,7 @@ def one_of(name: str, value: str, allowed: Collection[str]) -> str:
     >>> one_of("map", "softmax", ["softmax"])
     'softmax'
     """
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
     return value
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from counterpoint.objectives.checks import positive
+from counterpoint.objectives.checks import not_negative, positive
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
@@ -85,7 +85,7 @@ class Laplace:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """(x . y + offset)^degree; degree a whole number from 1, offset not negative.
+    """(x . y + offset)^degree; degree a whole number from 1 to 100, offset not negative.
 
     >>> Polynomial()(torch.eye(2), torch.eye(2))
     tensor([[3.3750, 0.1250],
@@ -96,10 +96,9 @@ class Polynomial:
     offset: float = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.degree, bool) or not isinstance(self.degree, int) or self.degree < 1:
-            raise ValueError(f"degree must be a whole number from 1, got {self.degree!r}")
-        if not 0 <= self.offset < float("inf"):
-            raise ValueError(f"offset must be a finite number from 0, got {self.offset!r}")
+        if type(self.degree) is not int or not 1 <= self.degree <= 100:
+            raise ValueError(f"degree must be a whole number from 1 to 100, got {self.degree!r}")
+        not_negative("offset", self.offset)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         return (x @ y.T + self.offset) ** self.degree

@@ -105,7 +105,9 @@ class Machines:
         least = self.clear_own(product.clone(), math.inf).amin(1)
         s = 2 / least.clamp_min(tiny)
         # With C the products may stay below 2, at a price; s = 1 is then the plain duality gap.
-        bound = torch.where(least > 0, -(s.square() * curve), torch.full_like(value, -math.inf))
+        scaled = -(s.square() * curve)
+        # Where the squares leave the range of numbers nothing is known.
+        bound = scaled.masked_fill((least <= 0) | scaled.isnan(), -math.inf)
         if self.C is not None:
             short = self.clear_own((2 - product).clamp_min_(0)).sum(1)
             bound = torch.maximum(bound, -curve - self.C * short)
@@ -210,6 +212,7 @@ def _inverse(shifted: Tensor, machines: Machines) -> Tensor:
             result: Tensor = inverse
             return result
     raise ValueError(
-        f"the Gram matrix plus ridge={machines.ridge} is singular: give a larger ridge (0.1 is the released "
-        "value), or leave out repeated samples; solver='pgd' needs no ridge"
+        f"the Gram matrix plus ridge={machines.ridge} is not positive definite. Where samples repeat, give a "
+        "larger ridge (0.1 is the released value). A kernel of your own that is not positive semidefinite "
+        "needs an attribute semidefinite = False, a finite C and solver='pgd'"
     )

@@ -19,6 +19,7 @@ complementarity problems", 1994; Boyd et al., "Distributed optimization and stat
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ NEAREST = 32
 """Points that an anchor begins with."""
 BATCH, GROWTH = 16, 0.5
 """A round lets in at most so many points, or this share of the free ones if that is more."""
-GROWING, ROUNDS, PATIENCE = 30, 1000, 5
+GROWING, ROUNDS, PATIENCE = 30, 60, 5
 """Rounds that let in a batch at a time, rounds in all, and rounds without progress before single points."""
 GROUP = 1 << 19
 """Entries of the systems that are solved together: some megabytes, which a processor keeps near."""
@@ -39,6 +40,8 @@ RHO = 1.0
 RELAX = 1.6
 FIRST, FURTHER = 15, 10
 """ADMM iterations before the first look at the gap, and between looks."""
+TURN = 100
+"""ADMM iterations after which exchange is tried in any case."""
 
 
 def optimum(machines: Machines, tol: float, most: int) -> Duals:
@@ -56,17 +59,39 @@ def optimum(machines: Machines, tol: float, most: int) -> Duals:
     late = search.run(everyone, grow=True)
     iterations = search.rounds
     if len(late):
-        part = machines.part(late)
         del search, free
-        admm = Admm(part)
-        found, guess, left = admm.solve(tol, most)
-        iterations += admm.iterations
-        del admm
-        search = Exchange(part, found, guess, tol)
-        search.run(left, grow=False)
-        iterations += search.rounds
-        alpha[late] = search.alpha
+        found, more = _alternate(machines.part(late), tol, most)
+        alpha[late] = found
+        iterations += more
     return Duals(alpha, iterations)
+
+
+def _alternate(machines: Machines, tol: float, most: int) -> tuple[Tensor, int]:
+    """ADMM and exchange in turn: duals of every anchor, and the steps taken.
+
+    One turn is the rule. Where Delta is singular but for a tiny ridge, and many points lie at C, exchanging
+    may not come to an end; ADMM then goes on, for twice as long each time.
+    """
+    admm, rounds, further = Admm(machines), 0, TURN
+    while True:
+        alpha, free, left = admm.solve(tol, min(most, TURN))
+        search = Exchange(machines, alpha.clone(), free, tol)
+        unsolved = search.run(left, grow=False)
+        rounds += search.rounds
+        found = search.alpha
+        found[unsolved] = alpha[unsolved]
+        if len(unsolved) == 0:
+            return found, admm.iterations + rounds
+        if admm.iterations >= most:
+            warnings.warn(
+                f"MMCL: the duals of {len(unsolved)} of {len(found)} anchors are not solved to tol={tol:g} "
+                f"after {admm.iterations} iterations; the log has the gap. Raise ridge or lower C",
+                stacklevel=2,
+            )
+            return found, admm.iterations + rounds
+        del search, found
+        admm.run(min(further, most - admm.iterations))
+        further *= 2
 
 
 def exchange_is_cheap(free: Tensor) -> bool:
