@@ -1,6 +1,7 @@
 """Every mode of picture comes out as upright RGB, and every kind of bad file is named."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -212,6 +213,16 @@ def test_no_file_and_a_folder_are_named(tmp_path):
         read_picture(tmp_path / "absent.jpg", "a/b.jpg")
     with refused("picture 'folder'", "cannot be read"):
         read_picture(tmp_path, "folder")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    with refused("picture 'a.png'", "not a regular file"):
+        read_picture(tmp_path / "a.png", "a.png")
+    (tmp_path / "link.png").symlink_to(tmp_path / "a.png")
+    with refused("not a regular file"):
+        read_picture(tmp_path / "link.png")
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")

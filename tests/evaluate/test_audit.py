@@ -1,10 +1,11 @@
+import pytest
 import torch
 from pictures import refused
 from scipy.optimize import nnls
 
 from counterpoint.data.samples import Labels
 from counterpoint.evaluate import Features, neighbours
-from counterpoint.evaluate.audit import KINDS, suspect_labels, suspect_pairs
+from counterpoint.evaluate.audit import KINDS, no_doubts, suspect_labels, suspect_pairs
 from counterpoint.evaluate.knn import unit_rows
 from counterpoint.evaluate.local_machines import local_duals
 from counterpoint.objectives.mmcl import MMCL
@@ -225,3 +226,35 @@ def test_what_is_refused():
     h[4] = 0
     with refused("zeros", "s4"):
         suspect_pairs(named(h))
+
+
+@pytest.mark.parametrize("judge", [suspect_pairs, suspect_labels])
+@pytest.mark.parametrize("numbers", [{"ridge": 1e-30}, {"ridge": 1e-12}, {"sigma": 1e-7, "ridge": 1e-12}])
+def test_numbers_that_cannot_be_solved_with_are_named(judge, numbers):
+    h = cloud(60, 3)
+    h[30:] = h[:30]
+    with refused("ridge", "sigma"):
+        judge(named(h, kind=[i % 2 for i in range(60)]), **numbers)
+
+
+def test_one_sample_is_too_few():
+    with refused("at least two", "got 1"):
+        suspect_pairs(named(cloud(1)))
+
+
+def test_all_labels_above_half_are_counted_though_few_are_listed():
+    h, y = cloud(200, 4), [i % 2 for i in range(200)]
+    few, all_ = (suspect_labels(named(h, kind=y), count=count) for count in (3, 200))
+    assert len(few) == 3
+    assert few.judged == all_.judged == len(all_) == 200
+    assert few.nearer == all_.nearer == int((all_.score > 0.5).sum()) > 50
+
+
+def test_what_cannot_be_doubted_says_why():
+    one = named(cloud(9), kind=[0] * 9)
+    assert "one class, 'c0'" in str(no_doubts(one))
+    assert "no labelled row" in str(no_doubts(named(cloud(9), kind=[-1] * 9)))
+    assert no_doubts(named(cloud(9))) == "there are no labels"
+    assert no_doubts(named(cloud(9), kind=[0, 1, 0] * 3)) is None
+    with refused("one class"):
+        suspect_labels(one)

@@ -82,7 +82,7 @@ def test_what_is_refused_names_the_file(tmp_path, capsys):
     with refused("flat.npy", "(n, d)", "(3,)"):
         load_embeddings(file("flat.npy"))
     np.savez(file("other.npz"), stuff=VECTORS)
-    with refused("other.npz", "'h'"):
+    with refused("other.npz", "'vectors'", "stuff"):
         load_embeddings(file("other.npz"))
     torch.save({"stuff": VECTORS.tolist()}, file("other.pt"))
     with refused("other.pt", "'vectors'", "stuff"):

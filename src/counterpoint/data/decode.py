@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def read_picture(source: str | Path | bytes | memoryview, key: str | None = None
 
     key: what the message calls the picture; the path if not given.
     Raises ValueError, one line with the key and the reason, where there is no file, or it is empty, cut
-    short, or not a picture.
+    short, not a picture, or something else than a file, such as a folder or a pipe.
 
     >>> read_picture(b"<html>404</html>", key="cat.jpg")
     Traceback (most recent call last):
@@ -109,9 +110,16 @@ def read_picture(source: str | Path | bytes | memoryview, key: str | None = None
         raise ValueError(f"picture {name!r} cannot be read: {reason}") from error
 
 
+def _bytes(path: Path) -> bytes:
+    # Reading a named pipe would wait for a writer for ever, and a device may never end.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it is not a regular file")
+    return path.read_bytes()
+
+
 def _decode(source: str | Path | bytes | memoryview) -> Image.Image:
     try:
-        data = Path(source).expanduser().read_bytes() if isinstance(source, (str, Path)) else source
+        data = _bytes(Path(source).expanduser()) if isinstance(source, (str, Path)) else source
     except FileNotFoundError:
         raise ValueError("there is no such file") from None
     if len(data) == 0:

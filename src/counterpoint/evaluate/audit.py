@@ -88,7 +88,8 @@ class LabelDoubts:
     row: position in the features. score: from 0 to 1; above 0.5 other classes lie nearer than its own.
     given: its label. suggested: the other class that most of the other machine's weight falls on, and
     agreement, which part of it. own, other: the strongest support vectors of the two machines.
-    alone: how many labelled rows were not judged, being the only one of their class.
+    alone: how many labelled rows were not judged, being the only one of their class. judged: how many were;
+    nearer: how many of those score above 0.5, listed or not.
     """
 
     row: Tensor
@@ -99,6 +100,8 @@ class LabelDoubts:
     own: Tensor
     other: Tensor
     alone: int
+    judged: int
+    nearer: int
 
     def __len__(self) -> int:
         return len(self.row)
@@ -136,8 +139,8 @@ def suspect_pairs(
     column: the labels to show; None takes the first column, if there is one.
     sigma: squared bandwidth; None takes the median squared distance to a candidate. ridge: above 0.
 
-    Raises ValueError for candidates outside 1..n-1, numbers out of range, an unknown column, and a row of
-    zeros, which has no direction.
+    Raises ValueError for fewer than two samples, candidates outside 1..n-1, numbers out of range (a ridge or
+    sigma too small to solve with, too), an unknown column, and a row of zeros, which has no direction.
 
     >>> h = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.9, 0.1], [0.6, 0.0, 0.8]])
     >>> pairs = suspect_pairs(Features(h, keys=list("abcd")), count=1, candidates=3)
@@ -148,9 +151,9 @@ def suspect_pairs(
     if by not in BY:
         raise ValueError(f"by must be one of {', '.join(BY)}, got {by!r}")
     labels = features.column(column)[1] if features.labels or column is not None else None
-    unit = _unit(features)
-    n = len(unit)
+    n = len(features)
     _check_candidates(candidates, n)
+    unit = _unit(features)
     near, cosine = neighbours(features, torch.arange(n), candidates)
     alpha = local_duals(unit, unit, near, _bandwidth(cosine, sigma), ridge)
     pairs = _both_ways(near, cosine, alpha)
@@ -192,12 +195,12 @@ def suspect_labels(
     (['f'], ['x'])
     """
     _whole("count", count)
-    name, labels = features.column(column)
+    labels = features.column(column)[1]
     rows = labels.known.nonzero().flatten()
     y = labels.values[rows]
-    if len(torch.unique(y)) < 2:
-        found = f"one class, {labels.names[int(y[0])]!r}" if len(y) else "no labelled row"
-        raise ValueError(f"column {name!r} has {found}; doubtful labels need two classes to compare")
+    missing = no_doubts(features, column)
+    if missing is not None:
+        raise ValueError(missing)
     unit = _unit(features)[rows]
     _check_candidates(candidates, len(rows))
     size = torch.bincount(y)[y] - 1
@@ -222,7 +225,26 @@ def suspect_labels(
         own=rows[_strongest(own, to_own, order)],
         other=rows[_strongest(other, to_other, order)],
         alone=int((~judged).sum()),
+        judged=int(judged.sum()),
+        nearer=int((score > 0.5).sum()),
     )
+
+
+def no_doubts(features: Features, column: str | None = None) -> str | None:
+    """Why no label of that column can be doubted, or None where `suspect_labels` can judge.
+
+    >>> kinds = Labels(torch.tensor([0, 0]), ["x"])
+    >>> no_doubts(Features(torch.eye(2), ["a", "b"], {"kind": kinds}))
+    "column 'kind' has one class, 'x'; doubtful labels need two classes to compare"
+    """
+    if not features.labels and column is None:
+        return "there are no labels"
+    name, labels = features.column(column)
+    classes = torch.unique(labels.values[labels.known]).tolist()
+    if len(classes) > 1:
+        return None
+    found = f"one class, {labels.names[classes[0]]!r}" if classes else "no labelled row"
+    return f"column {name!r} has {found}; doubtful labels need two classes to compare"
 
 
 def _strongest(candidates: Tensor, alpha: Tensor, order: Tensor) -> Tensor:
@@ -322,6 +344,8 @@ def _whole(name: str, value: int) -> None:
 
 
 def _check_candidates(candidates: int, n: int) -> None:
+    if n < 2:
+        raise ValueError(f"an audit compares samples and needs at least two, got {n}")
     _whole("candidates", candidates)
     if candidates > n - 1:
         raise ValueError(f"candidates must be at most {n - 1}, the other samples there are, got {candidates}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from counterpoint.data.samples import UNLABELLED, Labels
@@ -29,8 +29,8 @@ def load_embeddings(path: Path | str) -> Features:
     Keys that are not there are the row numbers. Labels, where there are any, are whole numbers from 0 or
     names; -1 and null mean none.
 
-    Raises ValueError that names the file where it is none of these, holds no vectors, or a value is not
-    finite.
+    Raises ValueError, one line that names the file, where it is none of these, is damaged, holds no vectors,
+    or a value is not finite.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "mine.npy"
@@ -46,25 +46,50 @@ def load_embeddings(path: Path | str) -> Features:
         raise ValueError(f"{path} is not there")
     try:
         return READERS[path.suffix](path)
-    except ValueError as error:
-        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    except Exception as error:
+        # Damaged files raise what their libraries please, a MemoryError for a changed shape among it.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if not isinstance(error, ValueError):
+            reason = f"it cannot be read: {reason}"
+        raise ValueError(reason if str(path) in reason else f"{path}: {reason}") from error
 
 
 def _npz(path: Path) -> Features:
-    with np.load(path, allow_pickle=False) as stored:
-        if "vectors" in stored.files:
-            return _features(path, {name: stored[name] for name in stored.files})
+    stored = np.load(path, allow_pickle=False)
+    if not isinstance(stored, NpzFile):
+        raise ValueError("it holds one bare array: name it .npy")
+    with stored:
+        arrays = {name: stored[name] for name in stored.files}
+    if "vectors" in arrays or "h" not in arrays:
+        return _features(path, arrays)
+    _check_features(arrays)
     return load_features(path)
 
 
+def _check_features(arrays: Mapping[str, Any]) -> None:
+    """That arrays under the names of `save_features` are of its kinds too, for the file may be of others."""
+    _vectors(arrays["h"])
+    n = len(arrays["h"])
+    for name, array in arrays.items():
+        if name == "keys" or name.startswith(("labels_", "names_")):
+            _plain(name, array, None if name.startswith("names_") else n)
+            kinds, what = ("iu", "whole numbers") if name.startswith("labels_") else ("U", "text")
+            if array.dtype.kind not in kinds:
+                raise ValueError(f"{name} must be {what}, got {array.dtype}")
+
+
 def _npy(path: Path) -> Features:
-    return _features(path, {"vectors": np.load(path, allow_pickle=False)})
+    stored = np.load(path, allow_pickle=False)
+    if isinstance(stored, NpzFile):
+        raise ValueError("it holds several arrays: name it .npz")
+    return _features(path, {"vectors": stored})
 
 
 def _pt(path: Path) -> Features:
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError):
+    except Exception:
+        # A file of another kind raises KeyError, IndexError and more.
         raise ValueError("it holds more than tensors, numbers and text, or is damaged") from None
     return _features(path, {"vectors": stored} if isinstance(stored, Tensor) else stored)
 
@@ -100,9 +125,10 @@ def _features(path: Path, stored: Any) -> Features:
         raise ValueError(f"it holds no 'vectors'; it holds {names or 'nothing'}")
     h = _vectors(stored["vectors"])
     keys = stored.get("keys")
-    named = [str(i) for i in range(len(h))] if keys is None else [str(key) for key in _plain(keys)]
-    labels = {} if stored.get("labels") is None else {COLUMN: _labels(_plain(stored["labels"]))}
-    return Features(h, named, labels, path.stem)
+    named = map(str, range(len(h)) if keys is None else _plain("keys", keys, len(h)))
+    values = stored.get("labels")
+    labels = {} if values is None else {COLUMN: _labels(_plain("labels", values, len(h)))}
+    return Features(h, list(named), labels, path.stem)
 
 
 def _vectors(stored: Any) -> Tensor:
@@ -110,23 +136,36 @@ def _vectors(stored: Any) -> Tensor:
         h = stored if isinstance(stored, Tensor) else torch.from_numpy(np.asarray(stored))
     except (TypeError, ValueError):
         raise ValueError("the vectors must be numbers, all vectors of one length") from None
-    if h.ndim != 2 or not len(h) or h.is_complex() or h.dtype == torch.bool:
+    if h.is_nested or h.layout != torch.strided or h.is_quantized or h.is_meta:
+        form = "a meta tensor" if h.is_meta else "quantised" if h.is_quantized else "nested or sparse"
+        raise ValueError(f"vectors must be a plain tensor of numbers, got one that is {form}")
+    if h.ndim != 2 or not h.numel() or h.is_complex() or h.dtype == torch.bool:
         raise ValueError(f"vectors must be (n, d) numbers, got {tuple(h.shape)} {h.dtype}")
     return h.detach().float()
 
 
-def _plain(values: Any) -> Sequence[Any]:
-    return values.tolist() if isinstance(values, (Tensor, np.ndarray)) else list(values)
+def _plain(name: str, values: Any, n: int | None) -> Sequence[Any]:
+    """The values of one flat list, tensor or array of n."""
+    if isinstance(values, (Tensor, np.ndarray)):
+        if values.ndim != 1:
+            raise ValueError(f"{name} must be a flat list, got the shape {tuple(values.shape)}")
+        values = values.tolist()
+    if not isinstance(values, (list, tuple)):
+        raise ValueError(f"{name} must be a flat list, got {type(values).__name__}")
+    if n is not None and len(values) != n:
+        raise ValueError(f"{len(values)} {name} for {n} vectors")
+    return values
 
 
 def _labels(values: Sequence[Any]) -> Labels:
     if all(value is None or (isinstance(value, int) and not isinstance(value, bool)) for value in values):
-        numbers = torch.tensor(
-            [UNLABELLED if value is None else value for value in values], dtype=torch.int64
-        )
-        if len(numbers) and int(numbers.max()) >= MOST_CLASSES:
-            raise ValueError(f"label {int(numbers.max())} is no class number: those are below {MOST_CLASSES}")
-        return Labels(numbers, [str(c) for c in range(int(numbers.max()) + 1)])
+        numbers = [UNLABELLED if value is None else value for value in values]
+        for wrong in (max(numbers), min(numbers)):
+            if not UNLABELLED <= wrong < MOST_CLASSES:
+                raise ValueError(
+                    f"label {wrong} is no class number: those are 0 to {MOST_CLASSES - 1}, or -1"
+                )
+        return Labels(torch.tensor(numbers), [str(c) for c in range(max(numbers) + 1)])
     names = sorted({str(value) for value in values if value is not None})
     number = {name: c for c, name in enumerate(names)}
     return Labels(

@@ -47,7 +47,8 @@ def local_duals(
     1' alpha is 2 over the squared distance between the anchor and the nearest convex combination of its
     candidates in the kernel's space (a hull softened by the ridge).
 
-    Raises ValueError for sigma and ridge that are not above 0.
+    Raises ValueError for sigma and ridge that are not above 0, and for such as numbers of this precision
+    cannot solve the systems with.
 
     >>> corners = torch.eye(3)
     >>> local_duals(corners[:1], corners, torch.tensor([[1, 2]]), sigma=2.0, ridge=0.1).round(decimals=2)
@@ -60,8 +61,23 @@ def local_duals(
     for rows in torch.split(torch.arange(r), max(1, GROUP // max(1, m * max(m, anchors.shape[1])))):
         system = _systems(anchors[rows], points[candidates[rows]], sigma, ridge)
         counts = torch.ones_like(candidates[rows], dtype=torch.bool) if known is None else known[rows]
-        alpha[rows] = _optimum(system, counts)
+        try:
+            alpha[rows] = _optimum(system, counts)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            raise _unsolved(sigma, ridge) from None
+    total = alpha.sum(1)
+    some = torch.ones_like(total, dtype=torch.bool) if known is None else known.any(1)
+    # The exact optimum has a weight above 0 wherever there is a candidate.
+    if m and not (torch.isfinite(total) & (~some | (total > 0))).all():
+        raise _unsolved(sigma, ridge)
     return alpha
+
+
+def _unsolved(sigma: float, ridge: float) -> ValueError:
+    return ValueError(
+        f"with ridge {ridge:g} and sigma {sigma:g} the machines cannot be solved to rounding: "
+        "take a ridge near 0.1, and a sigma near the median squared distance"
+    )
 
 
 def _systems(anchors: Tensor, points: Tensor, sigma: float, ridge: float) -> Tensor:

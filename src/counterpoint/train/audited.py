@@ -53,7 +53,11 @@ def audited(
 
     def picture(key: str) -> Image.Image:
         # The keys come with the file, which may be someone else's.
-        if not (folder / key).resolve().is_relative_to(folder):
+        try:
+            inside = (folder / key).resolve().is_relative_to(folder)
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte
+            raise ValueError(f"picture {key!r} cannot be read: {error}") from None
+        if not inside:
             raise ValueError(f"picture {key!r} is not inside {folder}")
         return read_picture(folder / key, key)
 
