@@ -14,7 +14,7 @@ def gradients(loss: Tensor, views: list[Tensor]) -> list[Tensor]:
 
 
 def takes_the_best(twin: Twin) -> bool:
-    """Rounding decides which of two equal candidates is the best, so their gradients are compared elsewhere."""
+    """Rounding decides between two equal best ones, so their gradients are compared elsewhere."""
     return any(word in twin.name for word in ("triplet", "argmax", "assignment-hard", "assignment-one"))
 
 
