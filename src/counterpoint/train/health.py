@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 AT_CHANCE = 0.01
 COLLAPSED = 0.1
+STEPS_TO_TELL = 20  # before them a run is near chance by nature
+ROWS_TO_TELL = 3
+TOO_SHORT = "too short to tell"
 
 
 def spread(z: Tensor) -> float:
@@ -40,6 +43,24 @@ def verdict(row: Mapping[str, float | None]) -> str | None:
     if loss is None or chance is None:
         return None
     # With soft targets the loss cannot fall below their entropy: measure the way from chance down to it.
-    if chance - loss < AT_CHANCE * (chance - (entropy or 0.0)):
-        return f"at chance: the loss is {loss:.3f}, a uniform guess gives {chance:.3f}"
-    return None
+    margin = AT_CHANCE * (chance - (entropy or 0.0))
+    if chance - loss >= margin:
+        return None
+    where = "above" if loss - chance > margin else "at"
+    return f"{where} chance: the loss is {loss:.3f}, a uniform guess gives {chance:.3f}"
+
+
+def last_verdict(rows: Sequence[Mapping[str, float | None]]) -> str | None:
+    """The verdict on a run whose whole log this is; a run too short to leave chance is only called short.
+
+    >>> last_verdict([{"step": 3.0, "spread": 0.9, "loss": 2.9, "chance": 0.5}])
+    'too short to tell: 3 steps, 1 of them logged; the loss is 2.900, a uniform guess gives 0.500'
+    """
+    found = verdict(rows[-1]) if rows else None
+    if found is None or "chance: " not in found:
+        return found
+    steps = int(rows[-1].get("step") or 0)
+    if len(rows) >= ROWS_TO_TELL and steps >= STEPS_TO_TELL:
+        return found
+    count = "1 step" if steps == 1 else f"{steps} steps"
+    return f"{TOO_SHORT}: {count}, {len(rows)} of them logged; {found.split(': ', 1)[1]}"

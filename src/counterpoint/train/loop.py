@@ -18,7 +18,7 @@ from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.objectives import Objective
 from counterpoint.train.checkpoint import newest_checkpoint, save_checkpoint
-from counterpoint.train.health import spread, verdict
+from counterpoint.train.health import STEPS_TO_TELL, spread, verdict
 from counterpoint.train.log import Bar, MetricsLog, Row
 from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
 from counterpoint.train.recipe import Recipe
@@ -147,7 +147,7 @@ class Loop:
         planned = recipe.train.epochs * self.steps_per_epoch
         self.total = min(planned, recipe.train.steps or planned)
         self.peak = scaled_lr(optim.lr, recipe.train.batch_size, optim.lr_scaling)
-        self._warned: str | None = None
+        self._warned: set[str] = set()
 
     def run_all(self) -> None:
         """Go from where the run stands to its end."""
@@ -237,9 +237,9 @@ class Loop:
         log.write(row)
         bar.show(row["loss"] or 0.0, row["images_per_s"] or 0.0)
         # A fresh run is at chance by nature: judge from a tenth of the way on, and say each verdict once.
-        found = verdict(row) if self.step >= max(20, self.total // 10) else None
-        if found is not None and found.split(":")[0] != self._warned:
-            self._warned = found.split(":")[0]
+        found = verdict(row) if self.step >= max(STEPS_TO_TELL, self.total // 10) else None
+        if found is not None and found.split(":")[0] not in self._warned:
+            self._warned.add(found.split(":")[0])
             bar.say(f"step {self.step}: {found}")
 
     def _save(self, clock: Clock) -> None:
