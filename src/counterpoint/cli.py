@@ -118,9 +118,9 @@ def compare(
     recipes = [read_recipe(file, overrides) for file in files]
     numbers = _seeds(seeds)
     if dry_run:
+        folders = [str(run_folder(out, run)) for run in plan(recipes, numbers, out, resume, overwrite)]
         for recipe in recipes:
             print(recipe.to_yaml())
-        folders = [str(run_folder(out, run)) for run in plan(recipes, numbers, out, resume, overwrite)]
         print(f"# would write: {', '.join(folders)}")
         return
     page = out / "report.html"
@@ -192,8 +192,7 @@ def audit(
     folder = out or (source / "audit" if source.is_dir() else source.with_name(f"{source.stem}-audit"))
     features, picture = audited(source, split, layer, pictures, err_console)
     written = write_audit(features, folder, picture, count, candidates, by, column, table, overwrite)
-    print(f"{len(features)} samples, {len(written.pairs)} pairs", end="")
-    print(f", {len(written.doubts)} labels in doubt" if written.doubts is not None else ", no labels")
+    print("\n".join(written.lines))
     for file in written.files:
         print(f"{file.stem}: {file}")
 
@@ -237,11 +236,19 @@ def _seeds(text: str) -> list[int]:
 
 
 def _print_results(results: list[Result]) -> None:
-    widest = max((len(result.protocol) for result in results), default=0)
-    for result in results:
-        detail = f"k={result.settings['k']}" if result.protocol == "knn" else ""
-        asked = f"{result.settings['column']:<12} {result.protocol:<{widest}} {detail:<6}"
-        print(f"{asked} {100 * result.value:6.2f} %")
+    asked = [(str(result.settings["column"]), result.protocol, _detail(result)) for result in results]
+    widths = [max((len(row[place]) for row in asked), default=0) for place in range(3)]
+    for result, row in zip(results, asked, strict=True):
+        words = " ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True))
+        print(f"{words} {100 * result.value:6.2f} %")
+
+
+def _detail(result: Result) -> str:
+    """What tells a result from others of its label column and protocol, such as `recall@1, a to b`."""
+    if result.protocol == "matching":
+        at = f"@{result.settings['k']}" if "k" in result.settings else ""
+        return f"{result.metric}{at}, {result.settings['direction']}"
+    return f"k={result.settings['k']}" if result.protocol == "knn" else ""
 
 
 def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -> Path:

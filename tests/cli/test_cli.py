@@ -145,13 +145,33 @@ def test_recipes(counterpoint, tmp_path):
         (("compare", "demo", "--seeds", "0,0"), ("seeds", "0, 0")),
         (("compare", "demo", "--seeds", "a"), ("'a'",)),
         (("compare", "optim.lr=1"), ("name at least one recipe",)),
-        (("compare", "demo", "demo/xclr"), ("same name",)),
+        (("compare", "demo", "demo/xclr"), ("same name, xclr", "`name: ...`")),
+        (("compare", "demo", "demo/xclr", "--dry-run"), ("same name, xclr",)),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(counterpoint, tmp_path, monkeypatch, words, parts):
     monkeypatch.chdir(tmp_path)
-    refused(counterpoint(*words), *parts)
+    result = counterpoint(*words)
+    refused(result, *parts)
+    assert result[1] == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_results_are_told_apart(capsys):
+    from counterpoint.cli import _print_results
+    from counterpoint.evaluate import Result
+
+    def one(protocol, metric="accuracy", **settings):
+        settings = {"column": "identity", **settings}
+        return Result(protocol=protocol, version=1, metric=metric, value=0.5, n=2, settings=settings)
+
+    way = {"direction": "a to b"}
+    _print_results([one("knn", k=5), one("matching", "recall", k=1, **way), one("matching", "mAP", **way)])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["identity", "knn", "k=5", "50.00", "%"],
+        ["identity", "matching", "recall@1,", "a", "to", "b", "50.00", "%"],
+        ["identity", "matching", "mAP,", "a", "to", "b", "50.00", "%"],
+    ]
 
 
 def pictures(folder, count=70):

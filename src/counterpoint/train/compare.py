@@ -218,8 +218,12 @@ def plan(
 ) -> list[Recipe]:
     """The runs of a comparison, one recipe for each; what could not finish is refused before any starts."""
     names = [recipe.name for recipe in recipes]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two recipes have the same name: {', '.join(names)}")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"two recipes have the same name, {', '.join(twice)}: give each copy a name of its own, "
+            "`name: ...` in its file, and name no recipe twice"
+        )
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)}")
     # Seed by seed, so that a stopped comparison has whole rows to show.
