@@ -13,6 +13,7 @@ from PIL import Image
 
 from counterpoint.evaluate.record import load_results
 from counterpoint.report import write_report
+from counterpoint.report.runs import read_run
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 SECTIONS = ("answer", "table", "curves", "neighbours", "classes", "gallery", "made")
@@ -316,3 +317,22 @@ def test_seconds_come_from_done_json(runs: Sequence[Path], write: Write, tmp_pat
     folder = Path(shutil.copytree(runs[0], tmp_path / "infonce" / "seed-0"))
     (folder / "done.json").write_text(json.dumps({"steps": 1, "seconds": 7300.0}))
     assert "2 h 1 min" in write([folder]).row("infonce")
+
+
+def test_a_plot_has_no_key_for_a_recipe_that_it_does_not_draw(tmp_path: Path, write: Write) -> None:
+    folders = make_runs(tmp_path / "runs", seeds=(0,), test=60, train=60)
+    log = folders[1] / "metrics.csv"
+    head, *rows = log.read_text().splitlines()
+    place = head.split(",").index("chance")
+    cells = [row.split(",") for row in rows]
+    log.write_text("\n".join([head, *(",".join([*c[:place], "", *c[place + 1 :]]) for c in cells)]) + "\n")
+    page = write(folders)
+    names = [read_run(folder).name for folder in folders]
+    section = page.text("curves")
+    loss, rest = section.split("Loss minus chance", 1)[1].split("Not drawn", 1)
+    assert rest.startswith(f", as its log holds no chance: {names[1]}.")
+    assert names[0] in loss
+    assert names[1] not in loss
+    assert rest.count(names[1]) == 3
+    assert f"{names[1]} logs no chance" in section
+    assert "All 3 recipes learn" not in section

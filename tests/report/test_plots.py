@@ -127,3 +127,15 @@ def test_long_logs_are_thinned_by_means() -> None:
     assert made is not None
     assert len(made.x) == POINTS
     np.testing.assert_allclose(made.y, -made.x / 100)
+
+
+def test_a_recipe_without_a_chance_is_named_beside_the_loss() -> None:
+    whole = curves(9) | {"spread": np.full(10, 0.9)}
+    bare = whole | {"chance": np.full(10, np.nan)}
+    methods = [
+        Method(i, f"m{i}", (Run(Path("x"), "x", 0, {}, (), log),)) for i, log in enumerate([whole, bare])
+    ]
+    loss, spread = curve_panels(methods)
+    assert loss.drawn == (0,)
+    assert loss.left_out == "Not drawn, as its log holds no chance: m1."
+    assert (spread.drawn, spread.left_out) == (None, "")

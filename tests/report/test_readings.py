@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import numpy as np
 
 from counterpoint.report.classes import Agreement, Target
-from counterpoint.report.readings import correlation, gallery_reading, k_reading, map_reading
-from counterpoint.report.runs import Method
+from counterpoint.report.readings import correlation, curve_reading, gallery_reading, k_reading, map_reading
+from counterpoint.report.runs import Method, Run
 
 METHODS = [Method(i, name, ()) for i, name in enumerate("abcdef")]
 TARGET = Target("captions", "object", ("x", "y", "z"), np.eye(3), flat=False)
@@ -71,3 +73,28 @@ def test_gallery_reading() -> None:
         "1.5 share the query's object on average."
     )
     assert gallery_reading(METHODS, {}, "object", 5) == "The 5 nearest other test pictures of a few queries."
+
+
+def logged(index: int, name: str, warning: str | None = None, **columns: float) -> Method:
+    curves = {column: np.array([np.nan, value]) for column, value in columns.items()}
+    return Method(index, name, (Run(Path(name), name, 0, {}, (), curves, warning=warning),))
+
+
+def test_curve_reading_says_what_was_checked() -> None:
+    ntxent = logged(0, "ntxent", loss=3.0, chance=6.0, spread=0.9)
+    mmcl = logged(1, "mmcl", loss=0.2, chance=np.nan, accuracy=0.63, spread=0.9)
+    assert curve_reading([ntxent, logged(1, "b", loss=2.0, chance=6.0, spread=0.9)]) == (
+        "All 2 recipes learn: each loss ends below chance, and no embeddings collapse."
+    )
+    assert curve_reading([ntxent, mmcl]) == (
+        "ntxent learns: its loss ends below chance. mmcl logs no chance to hold a loss against; "
+        "contrastive accuracy ends at 63.0 %. No embeddings collapse."
+    )
+    bare = [logged(0, "x", loss=0.2), logged(1, "y", loss=0.2, accuracy=0.5)]
+    assert curve_reading(bare) == (
+        "x and y log no chance to hold a loss against; contrastive accuracy ends at 50.0 % for y."
+    )
+    short = logged(1, "b", warning="too short to tell: 3 steps", loss=3.0, chance=1.0)
+    assert curve_reading([ntxent, short]) == "Too few steps to tell whether b learns."
+    ill = logged(2, "c", warning="above chance: ...", loss=3.0, chance=1.0)
+    assert curve_reading([short, ill]).endswith("see the warning for c above.")

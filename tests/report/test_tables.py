@@ -266,11 +266,36 @@ def test_objective_and_graph_in_words() -> None:
     )
     given = {"objective": [{"name": "other"}, {"name": "qare", "reference": "graph"}]}
     assert objective_of(method(0, "a", {0: []}, given)) == (
-        "other + qare",
+        "other + qare (reference graph)",
         "The spread of the pictures of one view is to be that of the similarity graph.",
     )
     assert objective_of(method(0, "a", {0: []})) == ("", "")
+    given = {"objective": {"name": "mmcl", "sigma": 10.0, "solver": "exact", "ridge": 0.1, "C": None,
+                           "kernel": "rbf", "symmetric": True, "schedule": {"sigma": {75: 5.0, 125: 1.0}}}
+    }  # fmt: skip
+    assert objective_of(method(0, "a", {0: []}, given))[0] == (
+        "mmcl (sigma 10.0 → 5.0 from epoch 75 → 1.0 from epoch 125, solver exact, ridge 0.1, C none, "
+        "symmetric true)"
+    )
+    given = {"objective": {"name": "xclr", "tau": 0.1, "tau_s": 0.1, "map": "sparsemax"}}
+    assert objective_of(method(0, "a", {0: []}, given))[0] == "xclr (tau 0.1, tau_s 0.1, map sparsemax)"
     assert graph_of(method(0, "a", {0: []}, {"similarity": {"graph": "classes", "encoder": "minilm"}})) == (
         "classes, read by minilm"
     )
     assert graph_of(method(0, "a", {0: []}, {"similarity": None})) == ""
+
+
+def test_equal_to_every_printed_digit_is_marked_alike() -> None:
+    methods = [
+        method(0, "a", by_seed(0.5001)),
+        method(1, "b", by_seed(0.5004)),
+        method(2, "c", by_seed(0.49)),
+    ]
+    cells = next(iter(build_table(methods).cells.values()))
+    assert [cells[index].best for index in range(3)] == [True, True, False]
+    assert text(methods).endswith(
+        "on object <strong>a</strong> and <strong>b</strong> have the same highest mean, 50.0 %."
+    )
+    apart = [*methods[:1], method(1, "b", by_seed(0.5012))]
+    cells = next(iter(build_table(apart).cells.values()))
+    assert [cells[index].best for index in range(2)] == [False, True]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from counterpoint.evaluate.record import Difference
+from counterpoint.objectives import OBJECTIVES as REGISTERED
 from counterpoint.report.runs import Method
 from counterpoint.report.tables import Measure, Table, paired
 
@@ -27,6 +30,9 @@ OBJECTIVES = {
     "qare": "The pictures of one view are to be spread out evenly.",
 }
 
+# Arguments on the card of a run even where they are at their defaults.
+ALWAYS_TOLD = ("tau", "tau_s", "margin", "sigma", "solver", "ridge", "C")
+
 # What the sentences judge by where no accuracy was measured, the first of these first.
 MATCHING = ("recall", "assignment")
 
@@ -37,12 +43,16 @@ WITH_GRAPH = {
 
 @dataclass(frozen=True)
 class Lead:
-    """Who is best on one measure, and how far from the baseline (None where it cannot be compared)."""
+    """Who is best on one measure, and how far from the baseline (None where it cannot be compared).
+
+    level: all recipes whose mean reads the same as the best one's, where there are others.
+    """
 
     measure: Measure
     best: int
     mean: float
     gain: Difference | None
+    level: tuple[int, ...] = ()
 
 
 def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
@@ -63,11 +73,13 @@ def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
     leads = [lead for m in main if (lead := lead_of(table, m)) is not None]
     if not leads:
         return [Markup("Only one recipe has results yet, so there is nothing to compare.")]
+    ahead = [lead for lead in leads if not lead.level]
     sentences = [
-        *_clear(leads, name),
-        *_baseline(leads, name, table),
-        *_unclear(leads, name),
-        *_alone(leads, name),
+        *_clear(ahead, name),
+        *_baseline(ahead, name, table),
+        *_unclear(ahead, name),
+        *_alone(ahead, name),
+        *_level(leads, name),
     ]
     first = sentences[0]
     sentences[0] = Markup("Judged by {}, {}").format(
@@ -79,11 +91,12 @@ def answer(methods: Sequence[Method], table: Table) -> list[Markup]:
 def lead_of(table: Table, measure: Measure) -> Lead | None:
     """Who is best on that measure; None where fewer than two recipes were measured."""
     cells = table.cells[measure]
-    best = next((index for index, cell in cells.items() if cell.best), None)
-    if best is None:
+    marked = tuple(sorted(index for index, cell in cells.items() if cell.best))
+    if not marked:
         return None
+    best = max(marked, key=lambda index: cells[index].over.mean)
     gain = paired(cells[best], cells[0]) if best and 0 in cells else None
-    return Lead(measure, best, cells[best].over.mean, gain)
+    return Lead(measure, best, cells[best].over.mean, gain, marked if len(marked) > 1 else ())
 
 
 @dataclass(frozen=True)
@@ -168,20 +181,56 @@ def seeds(count: int) -> str:
 
 
 def objective_of(method: Method) -> tuple[str, str]:
-    """The objective of a recipe with its settings, and what it means, a sentence for each known term."""
+    """The objective of a recipe and what it means, a sentence for each known term.
+
+    Of its arguments those that are always told, those that differ from their defaults, and the schedule.
+    """
     given = method.recipe.get("objective")
     terms = [term for term in (given if isinstance(given, list) else [given]) if isinstance(term, dict)]
     texts = []
     for term in terms:
-        settings = ", ".join(
-            f"{key} {value}"
-            for key, value in term.items()
-            if key in ("tau", "tau_s", "margin", "sigma") and value is not None
-        )
+        settings = ", ".join(_settings(term))
         weight = term.get("weight", 1.0)
         factor = "" if weight == 1 else f"{weight} × "
         texts.append(f"{factor}{term.get('name', '?')}" + (f" ({settings})" if settings else ""))
     return " + ".join(texts), " ".join(dict.fromkeys(filter(None, map(_meaning, terms))))
+
+
+def _settings(term: Mapping[str, Any]) -> list[str]:
+    kind = REGISTERED.get(str(term.get("name")))
+    defaults = {
+        name: parameter.default
+        for name, parameter in (inspect.signature(kind).parameters if kind is not None else {}).items()
+    }
+    schedule = term.get("schedule")
+    schedule = schedule if isinstance(schedule, dict) else {}
+    told = []
+    for name, value in term.items():
+        if name in ("name", "weight", "schedule"):
+            continue
+        usual = name in defaults and _plain(value) == _plain(defaults[name])
+        if name in schedule or not usual or (name in ALWAYS_TOLD and (value is not None or name == "C")):
+            text = (
+                "none"
+                if value is None
+                else value
+                if isinstance(value, str)
+                else json.dumps(value, default=str)
+            )
+            told.append(f"{name} {text}" + _then(schedule.get(name)))
+    return told + [f"{name}{_then(steps)}" for name, steps in schedule.items() if name not in term]
+
+
+def _then(steps: object) -> str:
+    """The later values of an argument, by the epoch from which each holds."""
+    if not isinstance(steps, dict):
+        return ""
+    return "".join(f" → {value} from epoch {epoch}" for epoch, value in steps.items())
+
+
+def _plain(value: object) -> object:
+    """YAML has lists for tuples."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _meaning(term: Mapping[str, object]) -> str:
@@ -281,8 +330,23 @@ def _alone(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
     return sentences
 
 
+def _level(leads: Sequence[Lead], name: dict[int, str]) -> list[Markup]:
+    """One sentence for each measure whose highest means read the same."""
+    return [
+        Markup("On {} {} have the same highest mean, {}.").format(
+            asked(lead.measure), _listing(_strong(name[index]) for index in lead.level), percent(lead.mean)
+        )
+        for lead in leads
+        if lead.level
+    ]
+
+
+def _first(lead: Lead) -> set[int]:
+    return {lead.best, *lead.level}
+
+
 def _other_protocols(table: Table, measures: Sequence[Measure], leads: Sequence[Lead]) -> list[Markup]:
-    best = {lead.measure.column: lead.best for lead in leads}
+    best = {lead.measure.column: _first(lead) for lead in leads}
     sentences = []
     for protocol in dict.fromkeys(m.protocol for m in measures if m.protocol != leads[0].measure.protocol):
         own = [m for m in measures if m.protocol == protocol and m.column in best]
@@ -290,7 +354,7 @@ def _other_protocols(table: Table, measures: Sequence[Measure], leads: Sequence[
         if len({m.column for m in own}) < len(own):
             continue
         others = [lead for m in own if (lead := lead_of(table, m)) is not None]
-        same = sum(lead.best == best[lead.measure.column] for lead in others)
+        same = sum(bool(_first(lead) & best[lead.measure.column]) for lead in others)
         if not others:
             continue
         title = others[0].measure.title

@@ -22,11 +22,16 @@ POINTS = 120
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot and the words around it."""
+    """One plot and the words around it.
+
+    drawn: indices of the recipes in the plot, None for all. left_out: why others are not, or nothing.
+    """
 
     title: str
     note: str
     svg: Markup
+    drawn: tuple[int, ...] | None = None
+    left_out: str = ""
 
 
 def curve_panels(methods: Sequence[Method]) -> list[Panel]:
@@ -52,7 +57,11 @@ def curve_panels(methods: Sequence[Method]) -> list[Panel]:
             svg = line_plot(
                 drawn, f"{title} over training steps", f"curve-{name}", "step", rule=rule, percent=percent
             )
-            panels.append(Panel(title, note, Markup(svg)))
+            names = [method.name for method, one in zip(methods, series, strict=True) if one is None]
+            lacks = "chance" if name == "loss" else title.lower()
+            left_out = f"Not drawn, as its log holds no {lacks}: {', '.join(names)}." if names else ""
+            places = tuple(one.method for one in drawn)
+            panels.append(Panel(title, note, Markup(svg), places if names else None, left_out))
     return panels
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from counterpoint.evaluate.record import spread
-from counterpoint.report.answer import seeds
+from counterpoint.report.answer import percent, seeds
 from counterpoint.report.classes import Agreement, Target
 from counterpoint.report.runs import Method
 from counterpoint.report.tables import Standing, Table, standings
+from counterpoint.train.health import TOO_SHORT
 
 
 def table_reading(methods: Sequence[Method], table: Table) -> str:
@@ -33,12 +34,49 @@ def curve_reading(methods: Sequence[Method]) -> str:
     logged = [method for method in methods if any(run.curves for run in method.runs)]
     if not logged:
         return "No run has a training log."
-    ill = [method.name for method in logged if any(run.warning for run in method.runs)]
+    warned = {method.name: [run.warning for run in method.runs if run.warning] for method in logged}
+    short = [name for name, lines in warned.items() if any(line.startswith(TOO_SHORT) for line in lines)]
+    ill = [name for name, lines in warned.items() if any(not line.startswith(TOO_SHORT) for line in lines)]
     if ill:
         return f"Something went wrong in training: see the warning for {', '.join(ill)} above."
-    if len(logged) == 1:
-        return "The recipe learns: its loss ends below chance and its embeddings do not collapse."
-    return f"All {len(logged)} recipes learn: each loss ends below chance, and no embeddings collapse."
+    if short:
+        return f"Too few steps to tell whether {_and(short)} {'learn' if len(short) > 1 else 'learns'}."
+    held = [method for method in logged if _ends_with(method, "loss", "chance")]
+    others = [method for method in logged if method not in held]
+    spreads = all(_ends_with(method, "spread") for method in logged)
+    if held and not others:
+        if len(logged) == 1:
+            whole = " and its embeddings do not collapse" if spreads else ""
+            return f"The recipe learns: its loss ends below chance{whole}."
+        whole = ", and no embeddings collapse" if spreads else ""
+        return f"All {len(logged)} recipes learn: each loss ends below chance{whole}."
+    said = []
+    if held:
+        learn = "learns: its loss ends" if len(held) == 1 else "learn: each loss ends"
+        said.append(f"{_and([method.name for method in held])} {learn} below chance.")
+    names = _and([method.name for method in others])
+    said.append(
+        f"{names} {'logs' if len(others) == 1 else 'log'} no chance to hold a loss against{_found(others)}."
+    )
+    return " ".join([*said, *(["No embeddings collapse."] if spreads else [])])
+
+
+def _ends_with(method: Method, *columns: str) -> bool:
+    """Whether the last row of each log has a number in these columns."""
+    return all(run.last(column) is not None for run in method.runs if run.curves for column in columns)
+
+
+def _found(methods: Sequence[Method]) -> str:
+    """How often these recipes found the right partner at the end, where their logs say it."""
+    parts = []
+    for method in methods:
+        ends = [end for run in method.runs if (end := run.last("accuracy")) is not None]
+        if ends:
+            parts.append((method.name, percent(sum(ends) / len(ends))))
+    if not parts:
+        return ""
+    told = [share if len(methods) == 1 else f"{share} for {name}" for name, share in parts]
+    return f"; contrastive accuracy ends at {_and(told)}"
 
 
 def k_reading(winners: Mapping[str, set[int]]) -> str:

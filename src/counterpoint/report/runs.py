@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from counterpoint.evaluate.record import Result, load_results
-from counterpoint.train.health import verdict
+from counterpoint.train.health import last_verdict
 from counterpoint.train.log import read_metrics
 
 Curves = dict[str, NDArray[np.float64]]
@@ -39,6 +39,11 @@ class Run:
     missing: tuple[str, ...] = ()
     warning: str | None = None
     seconds: float | None = None
+
+    def last(self, column: str) -> float | None:
+        """What the last row of the log holds in that column, None where the cell is empty or not finite."""
+        values = self.curves.get(column)
+        return float(values[-1]) if values is not None and len(values) and np.isfinite(values[-1]) else None
 
     @property
     def features(self) -> Path | None:
@@ -120,7 +125,7 @@ def read_run(folder: Path) -> Run:
         results=results,
         curves=_curves(rows),
         missing=tuple(missing),
-        warning=verdict(rows[-1]) if rows else None,
+        warning=last_verdict(rows),
         seconds=_seconds(folder / "done.json"),
     )
 

@@ -22,7 +22,7 @@ from counterpoint.report.figures import class_map, map_limit
 from counterpoint.report.neighbours import Query, describe, near, pick_queries, shared_columns, sharing
 from counterpoint.report.readings import correlation, map_reading, signed
 from counterpoint.report.runs import Method, Run
-from counterpoint.report.tables import Cell, Measure, Table, detail
+from counterpoint.report.tables import Cell, Measure, Table, detail, printed
 
 NEIGHBOURS = 5
 PAIRS = 8
@@ -191,8 +191,15 @@ def table_rows(methods: Sequence[Method], table: Table, seen: Seen) -> dict[str,
     ordered = [measure for group in groups for measure in group["measures"]]
     rates = {method.index: _rate(method) for method in methods}
     times = {method.index: _time(method) for method in methods}
+    matching = any(measure.protocol == "matching" for measure in ordered)
+    labels = not ordered or any(measure.protocol != "matching" for measure in ordered)
+    words = ["Accuracy by label column"] * labels + ["Matching of identities"] * matching
     return {
         "groups": groups,
+        "labels": labels,
+        "matching": matching,
+        "heading": " and ".join([words[0], *map(str.lower, words[1:])]),
+        "nav": "Accuracy" if labels else "Matching",
         "rows": [
             {
                 "method": method,
@@ -223,7 +230,7 @@ def _shown(cell: Cell | None, method: Method, measure: Measure) -> dict[str, Any
         return None
     signed = measure.metric == "gap"
     return {
-        "mean": f"{100 * cell.over.mean:+.1f}" if signed else f"{100 * cell.over.mean:.1f}",
+        "mean": f"{100 * cell.over.mean:+.1f}" if signed else printed(cell.over.mean),
         "std": None if cell.over.std is None else f"{100 * cell.over.std:.1f}",
         "n": cell.over.n if cell.over.n != len(method.whole) else None,
         "best": cell.best,

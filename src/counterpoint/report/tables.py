@@ -56,7 +56,8 @@ class Cell:
     """One recipe on one measure.
 
     values: from seed to value, a share. over: their mean and spread.
-    best: this recipe has the highest mean. close: it is not clearly different from the best one.
+    best: no recipe has a higher mean, to the digits that are printed. close: it has a lower one that is not
+        clearly different from the best.
     """
 
     values: Mapping[int, float]
@@ -145,9 +146,20 @@ def _cells(measure: Measure, by_method: Mapping[int, Mapping[int, float]]) -> di
     marked = {}
     for index, cell in cells.items():
         apart = paired(cell, cells[best])
-        close = index != best and apart is not None and apart.holds_zero is True
-        marked[index] = Cell(cell.values, cell.over, best=index == best, close=close)
+        # What reads the same is marked the same.
+        equal = printed(cell.over.mean) == printed(cells[best].over.mean)
+        close = not equal and apart is not None and apart.holds_zero is True
+        marked[index] = Cell(cell.values, cell.over, best=equal, close=close)
     return marked
+
+
+def printed(share: float) -> str:
+    """A share in percent as the table has it.
+
+    >>> printed(0.52349)
+    '52.3'
+    """
+    return f"{100 * share:.1f}"
 
 
 def paired(a: Cell, b: Cell) -> Difference | None:
