@@ -3,6 +3,8 @@
 import contextlib
 import io
 import re
+import shlex
+import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from pictures import encoded, refused
 from PIL import Image
 from real_data import real_data
 
+from counterpoint.cli import main
 from counterpoint.data import Labels, Samples
 from counterpoint.data.batches import batch_source, plain_batches
 from counterpoint.data.cameras import cameras, side_by_side
@@ -314,3 +317,24 @@ def test_the_page():
     for source in re.findall(r"`(\{source: .*?\})`", text):
         data = yaml.safe_load(source.replace("\\|", "|"))
         parse_recipe({"name": "x", "data": data, "objective": "infonce"})
+
+
+def test_the_recipe_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    text = PAGE.read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.S)
+    (commands,) = re.findall(r"```sh\n(.*?)```", text, flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    Path("two-cameras.yaml").write_text(recipe, encoding="utf-8")
+    small = ["data.count=32", "views.size=16", "model.head=[8]", "train.batch_size=16", "train.epochs=1"]
+    for line in commands.splitlines():
+        words = shlex.split(line)
+        monkeypatch.setattr(sys, "argv", words + small * (words[1] == "train"))
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code, capsys.readouterr().err
+    printed = capsys.readouterr().out
+    for words in ("recall@1, a to b", "mAP, b to a", "assignment, one to one"):
+        assert words in printed
+    page = Path("runs/two-cameras/report.html").read_text(encoding="utf-8")
+    assert "<h2>Matching of identities</h2>" in page
+    assert "number of neighbours" not in page
