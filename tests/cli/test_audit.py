@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +24,8 @@ def test_a_trained_run(counterpoint, tmp_path):
     assert counterpoint("train", "demo/simclr", "--out", folder, *TINY)[0] == 0
     code, out, err = counterpoint("audit", folder, "--count", "20", "--column", "texture")
     assert code == 0, err
-    assert "96 samples, 20 pairs, 20 labels in doubt" in out
+    assert "96 samples, 20 pairs listed\ncolumn 'texture': " in out
+    assert "of 96 labels score above 0.5, 20 listed" in out
     page = (folder / "audit" / "audit.html").read_text()
     assert page.count("<img") == 5 * 20
     first = pq.read_table(folder / "audit" / "pairs.parquet")
@@ -74,6 +77,38 @@ def test_mistakes_are_one_line_and_exit_2(counterpoint, tmp_path, vectors):
     ):
         refused(counterpoint("audit", *words, "--out", tmp_path / "out"), *parts)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_source_without_labels_after_one_with_them(counterpoint, tmp_path, vectors):
+    words = ("--out", tmp_path / "out", "--table", "csv")
+    assert counterpoint("audit", vectors, *words)[0] == 0
+    assert (tmp_path / "out" / "labels.csv").exists()
+    for name, values in (("one", np.zeros(40, int)), ("none", np.full(40, -1))):
+        np.savez(tmp_path / f"{name}.npz", **{**np.load(vectors), "labels": values})
+        code, out, err = counterpoint("audit", tmp_path / f"{name}.npz", *words, "--overwrite")
+        assert code == 0, err
+        assert out.splitlines()[1].startswith("no labels are listed: column 'label' has ")
+        assert not (tmp_path / "out" / "labels.csv").exists()
+        assert len((tmp_path / "out" / "pairs.csv").read_text().splitlines()) > 3
+
+
+@pytest.mark.parametrize("name", ["mine.npz", "mine.npy", "mine.pt", "mine.parquet"])
+def test_an_empty_file_is_one_line(counterpoint, tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    refused(counterpoint("audit", tmp_path / name), name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_keys_that_are_pipes_or_loops_show_nothing(counterpoint, tmp_path, vectors):
+    (tmp_path / "0.png").unlink()
+    os.mkfifo(tmp_path / "0.png")
+    (tmp_path / "1.png").unlink()
+    (tmp_path / "1.png").symlink_to("1.png")
+    code, _, err = counterpoint("audit", vectors, "--pictures", tmp_path)
+    assert code == 0, err
+    page = (tmp_path / "mine-audit" / "audit.html").read_text()
+    assert "2 pictures cannot be shown" in page
+    assert 'alt="37.png"' in page
 
 
 def test_keys_that_lead_out_of_the_folder_show_nothing(counterpoint, tmp_path, vectors):

@@ -94,5 +94,52 @@ def test_small_sets_take_fewer_candidates(tmp_path):
     assert len(audit.pairs) > 0
     with refused("candidates", "5", "6"):
         write_audit(split(h, y), tmp_path / "more", candidates=6)
-    with refused("candidates", "0"):
+    with refused("at least two", "got 1"):
         write_audit(split(h[:1], [0], 2), tmp_path / "one")
+
+
+def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "audit.html").mkdir()
+    with refused("audit.html", "is a folder", "--out"):
+        write_audit(planted(), tmp_path, overwrite=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["audit.html"]
+
+
+def test_a_stale_table_of_labels_goes_only_with_overwrite_and_no_labels(tmp_path):
+    features = planted()
+    bare = type(features)(features.h, features.keys)
+    (tmp_path / "labels.csv").write_text("mine")
+    write_audit(bare, tmp_path, table="csv")
+    assert (tmp_path / "labels.csv").read_text() == "mine"
+    audit = write_audit(bare, tmp_path, table="csv", overwrite=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["audit.html", "pairs.csv"]
+    assert audit.lines[1] == "no labels are listed: there are no labels"
+
+
+def test_both_lists_are_parted_at_half_and_what_is_above_is_counted(tmp_path):
+    audit = write_audit(planted(), tmp_path, count=50)
+    assert audit.doubts is not None
+    assert 0 < audit.doubts.nearer < 20
+    said = f"column 'kind': {audit.doubts.nearer} of 208 labels score above 0.5, 50 listed"
+    assert audit.lines == ("208 samples, 50 pairs listed", said)
+    page = audit.files[-1].read_text(encoding="utf-8")
+    labels = page.split('<section id="labels">')[1]
+    assert said in page.replace("&#39;", "'")
+    assert f"other classes lie nearer ({audit.doubts.nearer} shown)" in labels
+    above, below = labels.split("Score 0.5 or less")
+    assert above.count('<figure class="card">') == audit.doubts.nearer
+    assert below.count('<figure class="card">') == 50 - audit.doubts.nearer
+    pairs = page.split('<section id="labels">')[0]
+    high = int(((audit.pairs.score > 0.5) & (audit.pairs.kind > 0)).sum())
+    assert "Identical to the encoder (8 shown)" in pairs
+    assert pairs.split("Score above 0.5")[1].split("Score 0.5 or less")[0].count("<figure") == high
+    weight = write_audit(planted(), tmp_path / "weight", count=50, by="weight").files[-1].read_text()
+    assert "0.5" not in weight.split('<section id="pairs">')[1].split("<figure")[0]
+
+
+def test_features_that_do_not_read_the_labels_are_told(tmp_path):
+    h, _ = clusters(200, 12, 5, 0.6, seed=2)
+    # Every neighbour in a cluster has another label than the sample itself.
+    audit = write_audit(split(h.repeat_interleave(2, 0), [0, 1] * 200), tmp_path)
+    assert "do not read column 'kind'" in audit.lines[2]
+    assert "list of labels is worthless" in audit.files[-1].read_text(encoding="utf-8")
