@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from measure import measure_in_turn, peak_memory, versions, write_csv
+from measure import measure_in_turn, peak_bytes, versions, write_csv
 from torch import Tensor
 
 from counterpoint.objectives import MMCL, NTXent
@@ -147,7 +147,7 @@ def both_ways(objective: torch.nn.Module, z: list[Tensor]) -> tuple[Tensor, ...]
 
 
 def memory() -> list[dict]:
-    """Peak memory above the inputs at n = 4096, in matrices of n x n float32."""
+    """Peak of the allocator during one loss, forward and backward, at n = 4096, in n x n float32 matrices."""
     n, rows = 4096, []
     z = [view.requires_grad_() for view in views("clustered", n)]
     for name, one in {
@@ -155,12 +155,9 @@ def memory() -> list[dict]:
         "inverse": MMCL(solver="inverse"),
         "exact": MMCL(solver="exact", tol=GAP),
     }.items():
-        both_ways(one, [view[:64].detach().requires_grad_() for view in z])
-        before = peak_memory(lambda: None)
-        peak = peak_memory(lambda one=one: both_ways(one, z))
-        used = None if peak is None or before is None else (peak - before) / (4 * n * n / 2**20)
-        print(f"memory, n={n}: {name} {used:.2f} matrices of n x n" if used is not None else "no /proc")
-        rows.append({"what": f"memory above the inputs, n={n}", "arm": name, "matrices": used})
+        used = peak_bytes(lambda one=one: both_ways(one, z)) / (4 * n * n)
+        print(f"memory, n={n}: {name} {used:.2f} matrices of n x n", flush=True)
+        rows.append({"what": f"memory above the inputs, n={n}", "arm": name, "matrices": round(used, 2)})
     return rows
 
 

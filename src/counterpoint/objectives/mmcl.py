@@ -185,7 +185,8 @@ class MMCL(Objective):
         joint = self.symmetric and self.negatives == "both_views"
         one_way = joint or not self.symmetric
         pairs = combinations(range(len(z)), 2) if one_way else permutations(range(len(z)), 2)
-        solved: dict[int, tuple[Machines, Duals]] = {}
+        solved: dict[int, Duals] = {}
+        kept: dict[int, Machines] = {}
         losses, logs = [], []
         for a, b in pairs:
             points, own = self._points(z[a], z[b], both=joint)
@@ -193,13 +194,17 @@ class MMCL(Objective):
             key = a if self.negatives == "same_view" else len(solved)
             if key not in solved:
                 with torch.no_grad():
-                    solved[key] = self._solve(points.detach(), own)
+                    machines, solved[key] = self._solve(points.detach(), own)
+                if with_log:
+                    kept[key] = machines
+                # The Gram matrix need not outlive the solution: the loss makes matrices of its own.
+                del machines
             queries = points.roll(len(z[a]), 0) if joint else z[b]
             scores = self._checked(queries, points)
-            losses.append(self._loss(scores, own, solved[key][1].alpha))
+            losses.append(self._loss(scores, own, solved[key].alpha))
             if with_log:
                 with torch.no_grad():
-                    logs.append(_log(scores, *solved[key]))
+                    logs.append(_log(scores, kept[key], solved[key]))
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
         if not with_log:
             return loss, {}

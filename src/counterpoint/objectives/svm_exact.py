@@ -35,6 +35,9 @@ GROWING, ROUNDS, PATIENCE = 30, 60, 5
 GROUP = 1 << 19
 """Entries of the systems that are solved together: some megabytes, which a processor keeps near."""
 
+BLOCK = 1 << 21
+"""Entries, anchors times points, that a round treats at once."""
+
 RHO = 1.0
 """Penalty of the ADMM, in units of the mean K(z, z)."""
 RELAX = 1.6
@@ -49,12 +52,15 @@ def optimum(machines: Machines, tol: float, most: int) -> Duals:
 
     most: the largest number of ADMM iterations. Delta must be positive semidefinite.
     """
-    k = machines.clear_own(machines.columns.clone(), -math.inf)
-    nearest = k.topk(min(NEAREST, k.shape[1] - machines.own.shape[1]), dim=1).indices
-    free = torch.zeros_like(k, dtype=torch.bool).scatter_(1, nearest, True)
-    del k
-    alpha = torch.zeros_like(machines.columns)
+    alpha = torch.zeros(
+        len(machines.own), len(machines.gram), dtype=machines.gram.dtype, device=machines.gram.device
+    )
+    free = torch.zeros_like(alpha, dtype=torch.bool)
     everyone = torch.arange(len(alpha), device=alpha.device)
+    count = min(NEAREST, alpha.shape[1] - machines.own.shape[1])
+    for rows in torch.split(everyone, _block(alpha)):
+        k = machines.gram[machines.own[rows, 0]].scatter_(1, machines.own[rows], -math.inf)
+        free[rows] = torch.zeros_like(k, dtype=torch.bool).scatter_(1, k.topk(count, dim=1).indices, True)
     search = Exchange(machines, alpha, free, tol)
     late = search.run(everyone, grow=True)
     iterations = search.rounds
@@ -128,7 +134,8 @@ class Exchange:
         while len(rows) and self.rounds < (GROWING if grow else ROUNDS):
             if grow and not exchange_is_cheap(self.free[rows]):
                 break
-            rows = rows[self._round(rows, grow)]
+            blocks = torch.split(rows, _block(self.alpha))
+            rows = torch.cat([block[self._round(block, grow)] for block in blocks])
             self.rounds += 1
         return rows
 
@@ -177,6 +184,11 @@ class Exchange:
             moves &= one | ~stuck[:, None]
         self.free[rows] = (free & ~moves) | (moves & (enter | release))
         self.at_c[rows] = (at_c & ~moves) | (moves & above)
+
+
+def _block(alpha: Tensor) -> int:
+    """How many anchors to treat at once: a round makes some ten matrices of their size."""
+    return max(1, BLOCK // alpha.shape[1])
 
 
 def _strongest(pull: Tensor, among: Tensor, most: int) -> Tensor:
