@@ -178,3 +178,10 @@ def test_sides_by_camera():
         by_camera(split, names=(["a"], ["b"]))
     with pytest.raises(ValueError, match="has 1 value"):
         by_camera(Features(torch.eye(2), ["x", "y"], {"camera": Labels(torch.tensor([0, 0]), ["a"])}))
+
+
+@pytest.mark.parametrize("k", [0, 1.5, "1", True, [1, 2.0], float("nan")], ids=str)
+def test_numbers_of_neighbours_are_whole(k: object):
+    side = Features(torch.eye(3), keys=["a", "b", "c"], labels={})
+    with pytest.raises(ValueError, match="k must be between 1 and the 3 rows of the smaller side"):
+        matching(side, side, column=None, k=k)

@@ -3,6 +3,7 @@ import torch
 from slow_objectives import random_views
 
 from counterpoint.objectives import CLIP, OBJECTIVES, XCLR, Hinge, InfoNCE, NTXent, SupCon, Triplet
+from counterpoint.objectives.checks import sample_similarity
 
 Z = torch.eye(4)
 BAD_NUMBERS = [0, 0.0, -1, float("nan"), float("inf"), None, "x"]
@@ -156,3 +157,8 @@ def test_views_of_different_precision_meet_at_the_higher():
     z0, z1 = (z.detach() for z in random_views(2, 4))
     assert NTXent()(z0, z1.float()).dtype == torch.float64
     assert NTXent()(z0.half(), z1.bfloat16()).dtype == torch.float32
+
+
+def test_a_similarity_that_its_type_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match="target must be finite"):
+        sample_similarity("target", 1e200 * torch.eye(2, dtype=torch.float64), torch.eye(2))

@@ -95,3 +95,10 @@ def test_one_table_of_probabilities_is_all_that_waits_for_backward(name: str):
         OBJECTIVES[name]()(*random_views(2, n, d=4, dtype=torch.float32))
     table = (2 * n) ** 2 if name == "ntxent" else n**2
     assert [size for size in sizes if size >= table] == [table]
+
+
+def test_a_huge_similarity_gives_no_nan():
+    similarity = torch.tensor([[1e38, 0.0, -1e38], [0.0, 1e38, 5.0], [1.0, 2.0, 3.0]])
+    for v in (1, 2):
+        target = target_soft(similarity, 0.01, v)
+        torch.testing.assert_close(target.sum(1), torch.ones(3 * v))

@@ -284,12 +284,12 @@ def _names(features: Features, column: str | None) -> list[str | None]:
 def _ks(k: int | Sequence[int] | None, n: int) -> list[int]:
     if k is None:
         return [one for one in USUAL_K if one <= n]
-    ks = [k] if isinstance(k, int) else [int(one) for one in k]
+    ks = list(k) if isinstance(k, Sequence) and not isinstance(k, str) else [k]
     if not ks:
         raise ValueError("k must name at least one number of neighbours, got none")
     for one in ks:
-        if not 1 <= one <= n:
-            raise ValueError(f"k must be between 1 and the {n} rows of the smaller side, got {one}")
+        if type(one) is not int or not 1 <= one <= n:
+            raise ValueError(f"k must be between 1 and the {n} rows of the smaller side, got {one!r}")
     return ks
 
 

@@ -109,9 +109,11 @@ def sample_similarity(name: str, values: Tensor | None, like: Tensor) -> Tensor:
         raise ValueError(
             f"{name} must be a floating tensor of shape ({n}, {n}), got {_describe(values)}{graph}"
         )
-    if values.device.type == "cpu":
+    # In the type it is used in: 1e200 is finite in float64 and not in float32.
+    on_cpu, values = values.device.type == "cpu", values.detach().to(dtype=like.dtype)
+    if on_cpu:
         check_finite(name, values)
-    return values.detach().to(device=like.device, dtype=like.dtype)
+    return values.to(device=like.device)
 
 
 def check_finite(name: str, values: Tensor) -> None:

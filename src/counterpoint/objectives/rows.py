@@ -115,11 +115,11 @@ def target_soft(similarity: Tensor, tau_s: float, v: int) -> Tensor:
 
     Candidates that are another view of the anchor's own sample have the similarity on the diagonal.
     """
-    logits = similarity / tau_s
     if v == 1:
-        logits.fill_diagonal_(-math.inf)
-    # All views of a sample share one row of weights, so the softmax is taken once, over samples.
-    weight = (logits - logits.amax(1, keepdim=True)).exp_()
+        similarity = similarity.clone().fill_diagonal_(-math.inf)
+    # All views of a sample share one row of weights, so the softmax is taken once, over samples. The
+    # largest is taken off before the division, which could leave the range of numbers.
+    weight = (similarity - similarity.amax(1, keepdim=True)).div_(tau_s).exp_()
     mass = v * weight.sum(1, keepdim=True) - weight.diagonal()[:, None]
     return weight.div_(mass).repeat(v, v).fill_diagonal_(0)
 
