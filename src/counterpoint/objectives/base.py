@@ -30,7 +30,8 @@ class Objective(nn.Module, ABC):
     not use, or one left out that it requires, is a ValueError.
 
     Values are read only where that is free. `forward` reports a NaN in `target` if it is on the CPU;
-    `with_log` reports a non-finite view or target on any device. A NaN in a view gives `forward` a NaN loss.
+    `with_log` reports a non-finite view or target on any device. A NaN in a view gives `forward` a NaN loss;
+    MMCL, whose solver must read its views, refuses it.
 
     To write one, fill in `evaluate`.
 

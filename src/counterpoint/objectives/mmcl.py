@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import combinations, permutations
 
 import torch
@@ -46,18 +45,6 @@ NEGATIVES = ("same_view", "both_views")
 PGD_TOL, PGD_ITERATIONS = 1e-3, 100
 EXACT_TOL = {torch.float32: 1e-4, torch.float64: 1e-8}
 EXACT_ITERATIONS = 2000
-
-
-@dataclass(frozen=True)
-class _Solver:
-    """How the duals are found: the solver and its two numbers, None for its own defaults."""
-
-    name: str
-    tol: float | None
-    max_iterations: int | None
-
-    def __call__(self, machines: Machines) -> Duals:
-        return SOLVERS[self.name](machines, self.tol, self.max_iterations)
 
 
 def _exact(machines: Machines, tol: float | None, most: int | None) -> Duals:
@@ -228,7 +215,7 @@ class MMCL(Objective):
         if callable(self.kernel) and not torch.allclose(gram, gram.T, rtol=1e-3, atol=1e-5):
             raise ValueError(f"kernel {self._kernel_name()} must be symmetric: K(x, y) = K(y, x)")
         machines = Machines(gram, own, self.C, self.ridge, semidefinite(kernel))
-        found = _Solver(self.solver, self.tol, self.max_iterations)(machines)
+        found = SOLVERS[self.solver](machines, self.tol, self.max_iterations)
         # A product of weights this large is rounding: nothing tells them from others, and they grow for ever.
         rounding = torch.finfo(gram.dtype).eps * gram.diagonal().abs().mean() * found.alpha.sum(1).max()
         bounded = bool(rounding < 1 / 16)

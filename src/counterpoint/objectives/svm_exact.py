@@ -89,9 +89,10 @@ def _alternate(machines: Machines, tol: float, most: int) -> tuple[Tensor, int]:
         if len(unsolved) == 0:
             return found, admm.iterations + rounds
         if admm.iterations >= most:
+            # The same words at every call, so that a training run says it once.
             warnings.warn(
-                f"MMCL: the duals of {len(unsolved)} of {len(found)} anchors are not solved to tol={tol:g} "
-                f"after {admm.iterations} iterations; the log has the gap. Raise ridge or lower C",
+                f"MMCL: some duals are not solved to tol={tol:g} after {most} iterations; the log has the gap. "
+                "Raise ridge or lower C",
                 stacklevel=2,
             )
             return found, admm.iterations + rounds
