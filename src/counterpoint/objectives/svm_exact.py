@@ -91,8 +91,8 @@ def _alternate(machines: Machines, tol: float, most: int) -> tuple[Tensor, int]:
         if admm.iterations >= most:
             # The same words at every call, so that a training run says it once.
             warnings.warn(
-                f"MMCL: some duals are not solved to tol={tol:g} after {most} iterations; see gap in the log. "
-                "Raise ridge or lower C",
+                f"MMCL: duals are not solved to tol={tol:g} after {most} iterations: see gap in the log, "
+                "raise ridge or lower C",
                 stacklevel=2,
             )
             return found, admm.iterations + rounds
