@@ -13,6 +13,7 @@ from counterpoint.objectives import (
     Triplet,
     WeightedSum,
 )
+from counterpoint.objectives.base import Known
 
 N = 5
 LABELS, TARGET = torch.tensor([0, 0, 1, 1, -1]), torch.eye(N)
@@ -88,10 +89,8 @@ def test_each_term_gets_what_it_accepts():
 
 
 class OnlyViews(Objective):
-    def evaluate(self, views, labels, target, ids, with_log):
-        assert labels is None
-        assert target is None
-        assert ids is None
+    def evaluate(self, views, known, with_log):
+        assert known == Known()
         return views[0].sum(), {}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -14,6 +15,39 @@ from torch import Tensor, nn
 from counterpoint.objectives.checks import check_finite
 
 Log = dict[str, Tensor]
+SIDES = ("labels", "target", "ids")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the samples of a batch beside their views; see `Objective` for each."""
+
+    labels: Tensor | None = None
+    target: Tensor | None = None
+    ids: Tensor | None = None
+    anchors: slice | None = None
+
+    def only(self, accepted: Collection[str]) -> Known:
+        """The same without what is not accepted."""
+        return replace(self, **{side: None for side in SIDES if side not in accepted})
+
+    def anchored(self, n: int) -> slice:
+        """Which of n samples are anchors, start and stop written out; ValueError where they are none.
+
+        >>> Known(anchors=slice(2, None)).anchored(6)
+        slice(2, 6, None)
+        """
+        if self.anchors is None:
+            return slice(0, n)
+        start, stop, step = self.anchors.indices(n)
+        outside = any(
+            end is not None and not -n <= end <= n for end in (self.anchors.start, self.anchors.stop)
+        )
+        if step != 1 or start >= stop or outside:
+            raise ValueError(
+                f"anchors must be a slice of step 1 that holds some of the {n} samples, got {self.anchors}"
+            )
+        return slice(start, stop)
 
 
 class Objective(nn.Module, ABC):
@@ -26,8 +60,12 @@ class Objective(nn.Module, ABC):
     target: `(n, n)` floating, how similar the samples are to each other.
     ids: `(n,)` integers, equal where two rows are the same sample.
 
-    `accepts` says which of the three an objective uses, `requires` which it cannot do without. One it does
-    not use, or one left out that it requires, is a ValueError.
+    anchors: a slice of the samples. The loss is then the mean over the anchors among these alone, and all
+        samples stay their candidates: what one of several processes computes of a batch that they share.
+        `target` may then have the anchors' rows alone, `(anchors, n)`.
+
+    `accepts` says which of the first three an objective uses, `requires` which it cannot do without. One it
+    does not use, or one left out that it requires, is a ValueError.
 
     Values are read only where that is free. `forward` reports a NaN in `target` if it is on the CPU;
     `with_log` reports a non-finite view or target on any device. A NaN in a view gives `forward` a NaN loss;
@@ -51,14 +89,7 @@ class Objective(nn.Module, ABC):
         return type(self).__name__
 
     @abstractmethod
-    def evaluate(
-        self,
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        target: Tensor | None,
-        ids: Tensor | None,
-        with_log: bool,
-    ) -> tuple[Tensor, Log]:
+    def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         """The loss, and its log with the key "loss" first; an empty log where `with_log` is false."""
 
     def forward(
@@ -67,10 +98,12 @@ class Objective(nn.Module, ABC):
         labels: Tensor | None = None,
         target: Tensor | None = None,
         ids: Tensor | None = None,
+        anchors: slice | None = None,
     ) -> Tensor:
         """The loss, a scalar tensor with a gradient. Nothing is computed for the log."""
-        self._check_side_arguments(labels, target, ids)
-        return self.evaluate(views, labels, target, ids, with_log=False)[0]
+        known = Known(labels, target, ids, anchors)
+        self.check(known)
+        return self.evaluate(views, known, with_log=False)[0]
 
     def with_log(
         self,
@@ -78,6 +111,7 @@ class Objective(nn.Module, ABC):
         labels: Tensor | None = None,
         target: Tensor | None = None,
         ids: Tensor | None = None,
+        anchors: slice | None = None,
     ) -> tuple[Tensor, Log]:
         """The loss, and a dict of detached 0-d tensors that says more about it.
 
@@ -88,21 +122,24 @@ class Objective(nn.Module, ABC):
         candidates: how many each anchor chooses from. anchors_skipped: how many had no positive.
         active: share of margins not yet met (Triplet, Hinge, StructuredAssignment).
         """
-        self._check_side_arguments(labels, target, ids)
+        known = Known(labels, target, ids, anchors)
+        self.check(known)
         for i, z in enumerate(views):
             if isinstance(z, Tensor):
                 check_finite(f"{self.name}: view {i}", z)
         if isinstance(target, Tensor):
             check_finite("target", target)
-        loss, log = self.evaluate(views, labels, target, ids, with_log=True)
+        loss, log = self.evaluate(views, known, with_log=True)
         return loss, {key: value.detach() for key, value in log.items()}
 
-    def _check_side_arguments(self, labels: Tensor | None, target: Tensor | None, ids: Tensor | None) -> None:
+    def check(self, known: Known) -> None:
+        """ValueError where a side argument is not used by the objective, or a required one is missing."""
         accepted = f"it accepts {', '.join(self.accepts)}" if self.accepts else "it accepts only views"
-        for name, value in (("labels", labels), ("target", target), ("ids", ids)):
-            if value is not None and name not in self.accepts:
+        for name in SIDES:
+            given = getattr(known, name) is not None
+            if given and name not in self.accepts:
                 raise ValueError(f"{self.name} does not use {name}; {accepted}")
-            if value is None and name in self.requires:
+            if not given and name in self.requires:
                 raise ValueError(f"{self.name} requires {name}, given by name: {name}=...; {accepted}")
 
     def __add__(self, other: Objective) -> WeightedSum:
@@ -147,9 +184,8 @@ class WeightedSum(Objective):
             raise ValueError(f"weights must be finite, got {', '.join(str(w) for w in weights)}")
         self.terms = nn.ModuleList(terms)
         self.weights = tuple(float(w) for w in weights)
-        sides = ("labels", "target", "ids")
-        self.accepts = tuple(side for side in sides if any(side in term.accepts for term in terms))
-        self.requires = tuple(side for side in sides if any(side in term.requires for term in terms))
+        self.accepts = tuple(side for side in SIDES if any(side in term.accepts for term in terms))
+        self.requires = tuple(side for side in SIDES if any(side in term.requires for term in terms))
 
     @property
     def name(self) -> str:
@@ -157,25 +193,12 @@ class WeightedSum(Objective):
             term.name if weight == 1 else f"{weight:g} * {term.name}" for term, weight in self._weighted()
         )
 
-    def evaluate(
-        self,
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        target: Tensor | None,
-        ids: Tensor | None,
-        with_log: bool,
-    ) -> tuple[Tensor, Log]:
+    def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         evaluated = []
         # Last term first: the backward pass goes the other way, and a regulariser at the end of a sum, whose
         # gradient is small beside what the main loss keeps for its own, then waits until that is freed.
         for term, weight in reversed(self._weighted()):
-            loss, log = term.evaluate(
-                views,
-                labels if "labels" in term.accepts else None,
-                target if "target" in term.accepts else None,
-                ids if "ids" in term.accepts else None,
-                with_log,
-            )
+            loss, log = term.evaluate(views, known.only(term.accepts), with_log)
             evaluated.append((type(term).__name__.lower(), weight, weight * loss, log))
         evaluated.reverse()
         logs, seen = {}, Counter[str]()

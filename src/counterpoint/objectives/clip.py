@@ -26,7 +26,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from counterpoint.objectives.base import Log
+from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import positive
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective
@@ -105,10 +105,8 @@ class CLIP(RowObjective):
             return self._tau
         return torch.exp(-_ceiling(self.log_scale, -math.log(self.min_tau)))
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, self.temperature(), ids)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, self.temperature(), known.ids)
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         return {**super().log(rows, losses), "tau": torch.as_tensor(self.temperature(), device=losses.device)}

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from counterpoint.objectives.base import Known
 from counterpoint.objectives.checks import positive
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective
@@ -62,10 +63,8 @@ class InfoNCE(RowObjective):
         super().__init__(map)
         self.tau = positive("tau", tau)
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, self.tau, ids)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, self.tau, known.ids)
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}{self._map_repr}"

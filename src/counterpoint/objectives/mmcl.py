@@ -33,7 +33,7 @@ from itertools import combinations, permutations
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.base import Log, Objective
+from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import check_views, not_negative, one_of, positive, truth
 from counterpoint.objectives.kernels import KERNELS, Kernel, semidefinite
 from counterpoint.objectives.rows import unit_views
@@ -134,14 +134,7 @@ class MMCL(Objective):
                 "least value, and none can be certified; give a finite C, such as C=1, and solver='pgd'"
             )
 
-    def evaluate(
-        self,
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        target: Tensor | None,
-        ids: Tensor | None,
-        with_log: bool,
-    ) -> tuple[Tensor, Log]:
+    def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         check_views("MMCL", views, fewest=2)
         with torch.autocast(views[0].device.type, enabled=False):
             return self._evaluate(self._units(views), with_log)

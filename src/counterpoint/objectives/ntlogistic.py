@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from counterpoint.objectives.base import Log
+from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import positive
 from counterpoint.objectives.row_objective import RowObjective
 from counterpoint.objectives.rows import Rows, same_id, scores_all_views, target_all_views, unit_views
@@ -82,10 +82,8 @@ class NTLogistic(RowObjective):
         super().__init__()
         self.tau = positive("tau", tau)
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, self.tau, ids)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, self.tau, known.ids)
 
     def losses(self, rows: Rows) -> Tensor:
         return _losses(rows)

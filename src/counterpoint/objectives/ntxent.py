@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from counterpoint.objectives.base import Known
 from counterpoint.objectives.checks import one_of, positive
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective
@@ -90,10 +91,8 @@ class NTXent(RowObjective):
         self.tau = positive("tau", tau)
         self.reduction = _reduction(reduction, map)
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, self.tau, ids)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, self.tau, known.ids)
 
     def reduce(self, losses: Tensor) -> Tensor:
         return REDUCTIONS[self.reduction](losses)

@@ -39,7 +39,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.base import Log, Objective
+from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import check_views, one_of, sample_similarity
 from counterpoint.objectives.spectra import (
     cosine_spectrum,
@@ -229,17 +229,10 @@ class QARe(Objective):
         if reference == "graph":
             self.accepts = self.requires = ("target",)
 
-    def evaluate(
-        self,
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        target: Tensor | None,
-        ids: Tensor | None,
-        with_log: bool,
-    ) -> tuple[Tensor, Log]:
+    def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         options = _Options(self.form, self.shift, self.clamp_min, self.reference)
         spectra = _spectra(views, options)
-        loss = _loss(spectra, views, target, options)
+        loss = _loss(spectra, views, known.target, options)
         if not with_log:
             return loss, {}
         with torch.no_grad():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.base import Log, Objective
+from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import not_negative, one_of
 from counterpoint.objectives.fenchel_young import MAPS, fenchel_young, lower_positives, probability
 from counterpoint.objectives.rows import Rows
@@ -25,7 +25,8 @@ class RowObjective(Objective):
     map, margin: of the Fenchel-Young loss, see there; an objective that is none leaves them as they are.
 
     >>> from counterpoint.objectives import InfoNCE
-    >>> rows = InfoNCE(tau=0.5).rows([torch.eye(2), torch.eye(2)], None, None, None)
+    >>> from counterpoint.objectives.base import Known
+    >>> rows = InfoNCE(tau=0.5).rows([torch.eye(2), torch.eye(2)], Known())
     >>> rows.scores, rows.target
     (tensor([[2., 0.],
             [0., 2.]]), tensor([0, 1]))
@@ -36,9 +37,7 @@ class RowObjective(Objective):
         self.map, self.margin = one_of("map", map, MAPS), not_negative("margin", margin)
 
     @abstractmethod
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
         """Scores and targets, one row per anchor."""
 
     def losses(self, rows: Rows) -> Tensor:
@@ -70,15 +69,8 @@ class RowObjective(Objective):
     def _map_repr(self) -> str:
         return "" if self.map == "softmax" else f", map={self.map!r}"
 
-    def evaluate(
-        self,
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        target: Tensor | None,
-        ids: Tensor | None,
-        with_log: bool,
-    ) -> tuple[Tensor, Log]:
-        rows = self.rows(views, labels, target, ids)
+    def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
+        rows = self.rows(views, known)
         losses = self.losses(rows)
         loss = self.reduce(losses)
         if not with_log:

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from counterpoint.objectives.base import Known
 from counterpoint.objectives.checks import not_negative, one_of, positive, sample_similarity
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective
@@ -117,10 +118,8 @@ class SparseCLR(RowObjective):
         self.tau, self.tau_s = positive("tau", tau), positive("tau_s", tau_s)
         self.layout = one_of("layout", layout, LAYOUTS)
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, self.tau, self.layout, target, self.tau_s, ids)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, self.tau, self.layout, known.target, self.tau_s, known.ids)
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, margin={self.margin}, layout={self.layout!r}, tau_s={self.tau_s}"

@@ -34,7 +34,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.base import Log
+from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import not_negative, one_of, positive
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective, accuracy
@@ -169,24 +169,15 @@ class StructuredAssignment(RowObjective):
         self.smoothing = _check(mining, smoothing)
         self.mining = mining
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
         return _rows(views)
 
     def losses(self, rows: Rows) -> Tensor:
         return _batch_hard(rows, self.margin, self.smoothing)
 
-    def evaluate(
-        self,
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        target: Tensor | None,
-        ids: Tensor | None,
-        with_log: bool,
-    ) -> tuple[Tensor, Log]:
+    def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         if self.mining == "batch_hard":
-            return super().evaluate(views, labels, target, ids, with_log)
+            return super().evaluate(views, known, with_log)
         loss, active = _one_to_one(_units(views), self.margin)
         if not with_log:
             return loss, {}

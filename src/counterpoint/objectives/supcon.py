@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.base import Log
+from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import positive, sample_integers
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective
@@ -85,10 +85,8 @@ class SupCon(RowObjective):
         super().__init__(map)
         self.tau = positive("tau", tau)
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, self.tau, labels)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, self.tau, known.labels)
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         skipped = torch.full((), rows.anchors_skipped, device=losses.device)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from counterpoint.objectives.base import Log
+from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import positive
 from counterpoint.objectives.row_objective import RowObjective
 from counterpoint.objectives.rows import (
@@ -77,10 +77,8 @@ class Triplet(RowObjective):
         super().__init__()
         self.margin = positive("margin", margin)
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, ids)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, known.ids)
 
     def losses(self, rows: Rows) -> Tensor:
         return _losses(rows, self.margin)

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from counterpoint.objectives.base import Known
 from counterpoint.objectives.checks import positive, sample_similarity
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective
@@ -84,10 +85,8 @@ class XCLR(RowObjective):
         super().__init__(map)
         self.tau, self.tau_s = positive("tau", tau), positive("tau_s", tau_s)
 
-    def rows(
-        self, views: Sequence[Tensor], labels: Tensor | None, target: Tensor | None, ids: Tensor | None
-    ) -> Rows:
-        return _rows(views, self.tau, self.tau_s, target)
+    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
+        return _rows(views, self.tau, self.tau_s, known.target)
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, tau_s={self.tau_s}{self._map_repr}"
