@@ -18,7 +18,8 @@ from counterpoint.evaluate.matching import check_sides
 from counterpoint.models.encoder import Encoder, build_encoder
 from counterpoint.objectives import Objective
 from counterpoint.similarity import GRAPHS, SimilarityGraph
-from counterpoint.train.recipe import Data, Recipe, Similarity
+from counterpoint.train.recipe import Data, Recipe
+from counterpoint.train.sections import Similarity
 
 HOLDOUT_SEED = 20240718  # fixed, so that every run with a holdout keeps back the same samples
 

@@ -1,0 +1,116 @@
+"""The sections of a recipe whose keys are the same whatever is named in them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from counterpoint.evaluate.trained_linear import PROTOCOLS
+from counterpoint.similarity import GRAPHS
+from counterpoint.train.arguments import choose
+
+
+class Section(BaseModel):
+    """A part of a recipe: unknown keys are refused, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Model(Section):
+    """The encoder: a backbone whose features are used, and a head that only training sees."""
+
+    backbone: str = Field("conv4", description="ours (conv4, resnet8..56), a torchvision name, or timm:name")
+    stem: Literal["default", "small"] = Field(
+        "default", description="small: 3x3 stride 1, no pool, for small pictures"
+    )
+    width: int = Field(1, ge=1, le=1024, description="multiplies the channels of our small backbones")
+    head: tuple[int, ...] = Field((256, 128), max_length=3, description="output widths of the head's layers")
+    head_norm: bool = Field(True, description="BatchNorm between the layers of the head")
+    head_final_norm: bool = Field(False, description="BatchNorm after the last layer of the head")
+    head_activation: Literal["relu", "leaky_relu"] = Field(
+        "relu", description="between the layers of the head; QARe has leaky_relu"
+    )
+    extra_linear: bool = Field(
+        False, description="a linear layer after the pooling of our ResNets, as QARe has it"
+    )
+    weights: str | None = Field(None, description="a checkpoint to start from, or 'pretrained'")
+
+
+class Similarity(Section):
+    """Where soft targets come from."""
+
+    graph: str = Field(description="the kind of graph: " + ", ".join(GRAPHS))
+    encoder: str = Field(
+        "minilm", description="text encoder: minilm (offline), a sentence-transformers name, a path"
+    )
+    template: str = Field("a photo of a {}", description="sentence that a class name is put into")
+    seed: int = Field(0, ge=0, description="seed of the random control graphs")
+
+    @model_validator(mode="after")
+    def _check(self) -> Similarity:
+        choose("graph", self.graph, GRAPHS)
+        return self
+
+
+class Optim(Section):
+    """The optimiser and its rate."""
+
+    name: Literal["adam", "adamw", "sgd", "lars"] = Field("adamw", description="the optimiser")
+    lr: float = Field(1e-3, gt=0, allow_inf_nan=False, description="peak learning rate before scaling")
+    lr_scaling: Literal["none", "sqrt", "linear"] = Field(
+        "none", description="how the rate grows with the batch"
+    )
+    weight_decay: float = Field(1e-6, ge=0, description="not applied to BatchNorm and biases")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd and lars")
+    warmup_epochs: float = Field(0.0, ge=0, allow_inf_nan=False, description="epochs of linear warm-up")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="the rate after warm-up")
+    clip: float | None = Field(None, gt=0, description="largest gradient norm")
+
+
+class Train(Section):
+    """The loop."""
+
+    epochs: int = Field(20, ge=1, description="passes over the train split")
+    steps: int | None = Field(None, ge=1, description="stop after so many steps in all")
+    batch_size: int = Field(256, ge=2, description="samples per step, over all processes")
+    workers: int = Field(2, ge=0, description="processes that decode and augment larger pictures")
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where the encoder runs")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
+        "32-true", description="arithmetic of the encoder"
+    )
+    log_every: int = Field(20, ge=1, description="steps between rows of the log")
+    save_every: int = Field(
+        500, ge=1, description="steps between checkpoints; one is always written at the end"
+    )
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+    tensorboard: bool = Field(False, description="write TensorBoard events too (extra: track)")
+
+
+class Evaluate(Section):
+    """What is measured on the frozen features."""
+
+    columns: tuple[str, ...] | None = Field(
+        None, description="label columns; the first one if not given, none at all for []"
+    )
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (1, 5, 20, 200), min_length=1, description="numbers of neighbours"
+    )
+    temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="of the neighbours' votes")
+    linear: bool = Field(True, description="solve a linear probe too")
+    probes: tuple[str, ...] = Field(
+        (), description="linear probes trained as papers do: " + ", ".join(PROTOCOLS)
+    )
+    matching: str | None = Field(
+        None,
+        description="label column of cameras: match identities from the first half of them to the others",
+    )
+    batch_size: int = Field(512, ge=1, le=10**6, description="pictures per step")
+
+    @model_validator(mode="after")
+    def _check(self) -> Evaluate:
+        for name in self.probes:
+            choose("linear protocol", name, PROTOCOLS)
+        if len(set(self.probes)) < len(self.probes):
+            raise ValueError(f"evaluate.probes names a protocol twice: {', '.join(self.probes)}")
+        return self
