@@ -1,16 +1,16 @@
 """The encoder: features before the head, the same start for the same seed, weights from files."""
 
-import hashlib
-import io
 from pathlib import Path
 
 import pytest
 import torch
 import torchvision.models as zoo
+from safetensors.torch import save_file
 from torch import nn
 from torch.testing import assert_close
 
 from counterpoint.models.encoder import Encoder, build_encoder
+from counterpoint.train.checkpoint import save_checkpoint
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
@@ -138,12 +138,13 @@ def test_weights_from_a_backbone_an_encoder_and_a_checkpoint(tmp_path: Path) -> 
     trained = build_encoder("conv4", head=(8,), seed=1)
     torch.save(trained.backbone.state_dict(), tmp_path / "backbone.pt")
     torch.save(trained.state_dict(), tmp_path / "encoder.pt")
-    buffer = io.BytesIO()
-    torch.save({"step": 3, "encoder": trained.state_dict(), "objective": {}}, buffer)
-    # Checkpoints of the trainer end with a digest of what stands before it.
-    (tmp_path / "step-00000003.pt").write_bytes(
-        buffer.getvalue() + hashlib.sha256(buffer.getvalue()).digest()
-    )
+    state = {
+        "step": 3,
+        "encoder": trained.state_dict(),
+        "objective": {},
+        "optimizer": {"momentum": torch.ones(2)},
+    }
+    save_checkpoint(tmp_path, 3, state)
     for file in sorted(tmp_path.iterdir()):
         encoder = build_encoder("conv4", weights=file, seed=2)
         assert same(encoder.backbone, trained.backbone), file
@@ -177,9 +178,8 @@ def test_published_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
 
 
 def test_weights_from_safetensors(tmp_path: Path) -> None:
-    store = pytest.importorskip("safetensors.torch")
     trained = build_encoder("conv4", seed=1)
-    store.save_file(trained.backbone.state_dict(), tmp_path / "conv4.safetensors")
+    save_file(trained.backbone.state_dict(), tmp_path / "conv4.safetensors")
     assert same(build_encoder("conv4", weights=tmp_path / "conv4.safetensors").backbone, trained.backbone)
 
 
@@ -194,11 +194,12 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
         build_encoder("resnet8", weights=file)
 
 
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
 @pytest.mark.parametrize("content", [b"", b"not tensors", b"PK\x03\x04 cut"])
-def test_a_broken_file_of_weights_is_refused(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "broken.pt"
+def test_a_broken_file_of_weights_is_refused(tmp_path: Path, content: bytes, suffix: str) -> None:
+    file = tmp_path / f"broken.{suffix}"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken.pt are not a file of tensors"):
+    with pytest.raises(ValueError, match=r"broken.\w+ are not a file of tensors"):
         build_encoder("conv4", weights=file)
 
 

@@ -23,7 +23,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
 def test_overwriting_removes_the_run_and_nothing_else(tmp_path):
     run = claim(tmp_path, RECIPE, resume=False, overwrite=False)
     run.checkpoints.mkdir()
-    (run.checkpoints / "step-00000001.pt").write_bytes(b"old")
+    (run.checkpoints / "step-00000001.safetensors").write_bytes(b"old")
     run.results.write_text("[]")
     (tmp_path / "notes.txt").write_text("mine")
     claim(tmp_path, RECIPE, resume=False, overwrite=True)

@@ -6,11 +6,13 @@ import contextlib
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from counterpoint.extras import need
 from counterpoint.models.backbones import Bare, bare_backbone
 from counterpoint.models.heads import mlp_head
 
@@ -158,12 +160,23 @@ def _fill(bare: Bare, path: Path) -> None:
 
 def _backbone_state(path: Path) -> dict[str, Tensor]:
     """The backbone's tensors in a file, under the names the backbone itself gives them."""
+    state: Any
     try:
         if path.suffix == ".safetensors":
-            state = need("safetensors.torch", extra="export").load_file(path)
+            state = load_file(path)
+            # Our checkpoints name each tensor by its place in their state.
+            if any(key.startswith("encoder/") for key in state):
+                state = {k.removeprefix("encoder/"): v for k, v in state.items() if k.startswith("encoder/")}
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+    except (
+        RuntimeError,
+        EOFError,
+        LookupError,
+        ValueError,
+        pickle.UnpicklingError,
+        SafetensorError,
+    ) as error:
         raise ValueError(
             f"weights {path} are not a file of tensors: {str(error).splitlines()[:1]}"
         ) from error
@@ -174,4 +187,4 @@ def _backbone_state(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"weights {path} hold no state dict")
     if any(key.startswith("backbone.") for key in state):
         return {k.removeprefix("backbone."): v for k, v in state.items() if k.startswith("backbone.")}
-    return state
+    return dict(state)
