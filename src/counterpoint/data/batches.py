@@ -35,10 +35,15 @@ class Batch:
 
     ids: `(n,)` int64 on the CPU, positions in the samples; of paired views, that of the first.
     views: tensors `(n, 3, size, size)` float32, normalised; row i of each shows sample `ids[i]`.
+    captions: one text per sample, where texts are asked for. keys: those of the samples, of a stream.
+    tokens: the captions as `(n, length)` int64, which are then the last view.
     """
 
     ids: Tensor
     views: list[Tensor]
+    captions: Sequence[str] | None = None
+    tokens: Tensor | None = None
+    keys: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

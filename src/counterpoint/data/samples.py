@@ -50,6 +50,7 @@ class Samples:
     picture: `picture(i)` decodes sample i to an RGB `PIL.Image`.
     labels: named label columns; the first one is the default of probes and graphs.
     captions: one text per sample, or None.
+    all_captions: every text of each sample, where some have several; `captions` has the first of each.
     tensor: where all pictures have one size and fit in memory, all of them as `(n, 3, h, w)` uint8;
         `picture` then shows the same pixels.
     """
@@ -60,6 +61,7 @@ class Samples:
     labels: Mapping[str, Labels] = field(default_factory=dict)
     captions: Sequence[str] | None = None
     tensor: Tensor | None = None
+    all_captions: Sequence[Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.keys)
@@ -68,11 +70,25 @@ class Samples:
                 raise ValueError(f"label column {column!r} has {len(labels.values)} values for {n} samples")
         if self.captions is not None and len(self.captions) != n:
             raise ValueError(f"{len(self.captions)} captions for {n} samples")
+        if self.all_captions is not None and len(self.all_captions) != n:
+            raise ValueError(f"{len(self.all_captions)} lists of captions for {n} samples")
         if self.tensor is not None and len(self.tensor) != n:
             raise ValueError(f"the picture tensor has {len(self.tensor)} rows for {n} samples")
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def texts(self, i: int) -> Sequence[str]:
+        """Every caption of sample i; ValueError where the data has none.
+
+        >>> Samples("one", ["a"], lambda i: Image.new("RGB", (1, 1)), captions=["a dot"]).texts(0)
+        ['a dot']
+        """
+        if self.all_captions is not None:
+            return self.all_captions[i]
+        if self.captions is None:
+            raise ValueError(f"data {self.name!r} has no captions")
+        return [self.captions[i]]
 
     def column(self, name: str | None = None) -> Labels:
         """The label column of that name, or the first one."""
@@ -96,4 +112,5 @@ class Samples:
             labels={k: Labels(v.values[chosen], v.names) for k, v in self.labels.items()},
             captions=None if self.captions is None else [self.captions[i] for i in chosen],
             tensor=None if self.tensor is None else self.tensor[chosen],
+            all_captions=None if self.all_captions is None else [self.all_captions[i] for i in chosen],
         )

@@ -39,8 +39,10 @@ def shards(path: str | Path, split: str | None = None, on_error: OnError = "stop
     on_error: what a sample without picture or caption, or a shard that ends early, does: 'stop', or 'skip' to
         leave the sample out, with a warning that gives the number.
 
-    The caption is the text of `KEY.txt`, or else `caption` in `KEY.json`. Keys are `SHARD/KEY`. All shards
-    are walked once at the start, about 0.1 s for 1,000 samples; pictures are read and decoded when asked for.
+    The caption is the text of `KEY.txt`, or else `caption` in `KEY.json`. Where that has a list `captions`
+    too, `Samples.all_captions` has the caption and those of the list that differ from it. Keys are
+    `SHARD/KEY`. All shards are walked once at the start, about 0.1 s for 1,000 samples; pictures are read and
+    decoded when asked for.
 
     >>> import io, tempfile
     >>> picture = io.BytesIO()
@@ -67,11 +69,13 @@ def shards(path: str | Path, split: str | None = None, on_error: OnError = "stop
     stems = _short_names(files)
     keys = [f"{stems[sample.shard]}/{sample.key}" for sample in found]
     places = np.array([[sample.shard, sample.offset, sample.size] for sample in found], dtype=np.int64)
+    several = [sample.captions for sample in found]
     return Samples(
         name=Path(path).stem if split is None else f"{Path(path).stem}/{split}",
         keys=keys,
         picture=partial(_picture, files, places, keys),
-        captions=[sample.caption for sample in found],
+        captions=[sample.captions[0] for sample in found],
+        all_captions=several if any(len(texts) > 1 for texts in several) else None,
     )
 
 
@@ -83,7 +87,7 @@ class _Sample:
     key: str
     offset: int
     size: int
-    caption: str
+    captions: list[str]
 
 
 def _picture(files: Sequence[Path], places: NDArray[np.int64], keys: Sequence[str], i: int) -> Image.Image:
@@ -141,13 +145,16 @@ def _walk(number: int, file: Path, found: list[_Sample], faults: list[str], on_e
     with file.open("rb") as stream:
         for key, members in samples.items():
             picture = next((members[ending] for ending in members if f".{ending}" in PICTURES), None)
-            caption, fault = _caption(stream, members)
+            texts: dict[str, bytes] = {
+                ending: _read(stream, *members[ending]) for ending in ("txt", "json") if ending in members
+            }
+            captions, fault = captions_of(texts)
             if picture is None:
                 fault = "has no picture"
             if fault is not None or picture is None:
                 faults.append(f"sample {key!r} of shard {file} {fault}")
             else:
-                found.append(_Sample(number, key, *picture, caption))
+                found.append(_Sample(number, key, *picture, captions))
 
 
 def _members(file: Path) -> tuple[dict[str, dict[str, tuple[int, int]]], str | None]:
@@ -184,18 +191,42 @@ def _has_end_mark(file: Path, end: int) -> bool:
         return stream.read(BLOCK) == bytes(BLOCK)
 
 
-def _caption(stream: BinaryIO, members: Mapping[str, tuple[int, int]]) -> tuple[str, str | None]:
-    """The caption of a sample, and what is wrong with it."""
-    ending = "txt" if "txt" in members else "json"
-    if ending not in members:
-        return "", "has no caption (.txt, or .json with 'caption')"
-    offset, size = members[ending]
+def _read(stream: BinaryIO, offset: int, size: int) -> bytes:
     stream.seek(offset)
+    return stream.read(size)
+
+
+def captions_of(members: Mapping[str, bytes]) -> tuple[list[str], str | None]:
+    """The captions in the members "txt" and "json" of a sample, the first one foremost; and what is wrong.
+
+    >>> captions_of({"txt": b"a dog", "json": b'{"captions": ["a dog", "a puppy"]}'})
+    (['a dog', 'a puppy'], None)
+    >>> captions_of({"txt": b" "})
+    ([], 'has an empty caption (.txt)')
+    """
+    ending = "txt" if "txt" in members else "json"
+    first: object = None
+    if ending not in members:
+        return [], "has no caption (.txt, or .json with 'caption')"
+    told: object = None
+    fault: Exception | None = None
+    if "json" in members:
+        try:
+            told = json.loads(members["json"].decode("utf-8-sig"))
+        except ValueError as error:
+            fault = error
     try:
-        text = stream.read(size).decode("utf-8-sig")
-        caption = text if ending == "txt" else json.loads(text).get("caption")
-    except (ValueError, AttributeError) as error:
-        return "", f"has a .{ending} that cannot be read: {error}"
-    if not isinstance(caption, str) or not caption.strip():
-        return "", f"has an empty caption (.{ending})"
-    return caption.strip(), None
+        if ending == "txt":
+            first = members["txt"].decode("utf-8-sig")
+        elif fault is not None or not isinstance(told, dict):
+            raise fault or ValueError("it holds no object")
+        else:
+            first = told.get("caption")
+    except ValueError as error:
+        return [], f"has a .{ending} that cannot be read: {error}"
+    if not isinstance(first, str) or not first.strip():
+        return [], f"has an empty caption (.{ending})"
+    # What else the .json says may be damaged or of another kind: the .txt is enough.
+    listed = told.get("captions") if isinstance(told, dict) else None
+    others = [text.strip() for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+    return list(dict.fromkeys([first.strip(), *filter(None, others)])), None

@@ -13,9 +13,11 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
-from counterpoint.data.batches import Batch, BatchSource, batch_source
+from counterpoint.data.batches import Batch, batch_source
+from counterpoint.data.captions import Captioned, Source
 from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
+from counterpoint.models.towers import TwoTowers
 from counterpoint.objectives import Objective
 from counterpoint.train.checkpoint import newest_checkpoint, save_checkpoint
 from counterpoint.train.health import STEPS_TO_TELL, spread, verdict
@@ -60,7 +62,7 @@ def fit(
         raise ValueError(f"train.accelerator={recipe.train.accelerator!r} cannot be used: {reason}") from None
     splits = load_splits(recipe.data, say)
     check_columns(recipe, splits)
-    source = batch_source(
+    source: Source = batch_source(
         splits.train,
         recipe.views.spec,
         recipe.train.batch_size,
@@ -69,6 +71,8 @@ def fit(
         on_error=recipe.data.on_error,
         device=fabric.device,
     )
+    if isinstance(encoder, TwoTowers):
+        source = Captioned(source, splits.train, encoder.text.tokenizer, recipe.seed, fabric.device)
     objective = recipe.build_objective()
     relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
     logged = rehearse(recipe, encoder, objective, relations, len(splits.train))
@@ -92,20 +96,22 @@ def rehearse(
     """
     spec = recipe.views.spec
     ids = torch.arange(min(4, samples))
-    z = torch.randn(spec.count, len(ids), 8, generator=torch.Generator().manual_seed(0))
+    texts = [encoder.text.tokenizer(["a word"])] if isinstance(encoder, TwoTowers) else []
+    z = torch.randn(spec.count + len(texts), len(ids), 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        encoder.eval()(torch.zeros(1, 3, spec.size, spec.size))
+        encoder.eval()(torch.zeros(1, 3, spec.size, spec.size), *texts)
         _, log = objective.with_log(*z, **relations.batch(ids, torch.device("cpu")))
     return list(log)
 
 
 def embed(encoder: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-    """Embeddings of each view, `(n, d)`.
+    """Embeddings of each view, `(n, d)`; those of the captions, where there are any, come last.
 
-    The views pass through the encoder as one batch, so that BatchNorm sees them together.
+    The pictures pass through the encoder as one batch, so that BatchNorm sees them together.
     """
-    _, z = encoder(torch.cat(batch.views))
-    views: tuple[Tensor, ...] = z.chunk(len(batch.views))
+    texts = [] if batch.tokens is None else [batch.tokens]
+    _, z = encoder(torch.cat(batch.views), *texts)
+    views: tuple[Tensor, ...] = z.chunk(len(batch.views) + len(texts))
     return views
 
 
@@ -120,7 +126,7 @@ class Loop:
         encoder: Encoder,
         objective: Objective,
         relations: Relations,
-        source: BatchSource,
+        source: Source,
         console: Console,
         logged: Sequence[str] = (),
     ) -> None:

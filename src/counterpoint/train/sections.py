@@ -6,14 +6,39 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from counterpoint.arguments import choose
 from counterpoint.evaluate.trained_linear import PROTOCOLS
+from counterpoint.similarity import GRAPHS
+from counterpoint.train.arguments import choose
 
 
 class Section(BaseModel):
     """A part of a recipe: unknown keys are refused, values cannot be changed afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Text(Section):
+    """The text tower, whose embeddings of the captions are one more view."""
+
+    backbone: str = Field(
+        "transformer",
+        description="transformer (from scratch), minilm, a sentence-transformers name, open_clip:NAME",
+    )
+    head: tuple[int, ...] | None = Field(
+        None, max_length=3, description="output widths; one layer to the pictures' width if not given"
+    )
+    width: int = Field(512, ge=1, le=4096, description="of the transformer")
+    layers: int = Field(12, ge=1, le=64, description="of the transformer")
+    heads: int = Field(8, ge=1, le=64, description="of the transformer")
+    pooling: Literal["eot", "mean"] = Field(
+        "eot", description="of the transformer: the end mark under a causal mask, as CLIP, or the mean"
+    )
+    max_length: int = Field(77, ge=3, le=4096, description="tokens of a caption at most")
+    tokenizer: str = Field(
+        "wordpiece", description="of the transformer: wordpiece (offline), clip, or a tokenizer.json"
+    )
+    weights: str | None = Field(None, description="of open_clip:NAME, a file or a tag")
+    trained: bool = Field(True, description="false leaves the backbone as it is and trains its head only")
 
 
 class Model(Section):
@@ -34,6 +59,23 @@ class Model(Section):
         False, description="a linear layer after the pooling of our ResNets, as QARe has it"
     )
     weights: str | None = Field(None, description="a checkpoint to start from, or 'pretrained'")
+    text: Text | None = Field(None, description="a text tower beside it: the caption is then the last view")
+
+
+class Similarity(Section):
+    """Where soft targets come from."""
+
+    graph: str = Field(description="the kind of graph: " + ", ".join(GRAPHS))
+    encoder: str = Field(
+        "minilm", description="text encoder: minilm (offline), a sentence-transformers name, a path"
+    )
+    template: str = Field("a photo of a {}", description="sentence that a class name is put into")
+    seed: int = Field(0, ge=0, description="seed of the random control graphs")
+
+    @model_validator(mode="after")
+    def _check(self) -> Similarity:
+        choose("graph", self.graph, GRAPHS)
+        return self
 
 
 class Optim(Section):

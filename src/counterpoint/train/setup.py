@@ -16,9 +16,11 @@ from counterpoint.data import SOURCES, Samples
 from counterpoint.data.memory import in_memory
 from counterpoint.evaluate.matching import check_sides
 from counterpoint.models.encoder import Encoder, build_encoder
+from counterpoint.models.towers import build_towers
 from counterpoint.objectives import Objective
-from counterpoint.similarity import Similarity, SimilarityGraph
+from counterpoint.similarity import GRAPHS, SimilarityGraph
 from counterpoint.train.recipe import Data, Recipe
+from counterpoint.train.sections import Similarity
 
 HOLDOUT_SEED = 20240718  # fixed, so that every run with a holdout keeps back the same samples
 
@@ -90,13 +92,20 @@ def load_graph(recipe: Recipe, say: Say = print) -> SimilarityGraph | None:
 @lru_cache(maxsize=4)
 def _graph(data_key: str, similarity_key: str) -> SimilarityGraph:
     data, similarity = Data.model_validate_json(data_key), Similarity.model_validate_json(similarity_key)
-    return similarity.build(_splits(data_key)[0].train, data.label)
+    graph: SimilarityGraph = GRAPHS[similarity.graph](
+        _splits(data_key)[0].train,
+        column=data.label,
+        encoder=similarity.encoder,
+        template=similarity.template,
+        seed=similarity.seed,
+    )
+    return graph
 
 
 def load_encoder(recipe: Recipe) -> Encoder:
     """The encoder at its start: the same weights for the same seed, whatever the objective."""
     model = recipe.model
-    return build_encoder(
+    encoder = build_encoder(
         model.backbone,
         stem=model.stem,
         width_multiplier=model.width,
@@ -108,6 +117,11 @@ def load_encoder(recipe: Recipe) -> Encoder:
         seed=recipe.seed,
         weights=model.weights,
     )
+    if model.text is None:
+        return encoder
+    norm, activation = model.head_norm, model.head_activation
+    text = model.text.model_dump()
+    return build_towers(encoder, **text, head_norm=norm, head_activation=activation, seed=recipe.seed)
 
 
 @dataclass(frozen=True)
