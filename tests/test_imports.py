@@ -17,6 +17,7 @@ LEVELS = {
     "models": 2,
     "data": 2,
     "similarity": 2,
+    "ranks": 2,
     "objectives": 3,
 }
 GROUND = 4

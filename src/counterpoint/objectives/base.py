@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -71,7 +71,10 @@ class Objective(nn.Module, ABC):
     `with_log` reports a non-finite view or target on any device. A NaN in a view gives `forward` a NaN loss;
     MMCL, whose solver must read its views, refuses it.
 
-    To write one, fill in `evaluate`.
+    To write one, fill in `evaluate`. Over several processes (`counterpoint.ranks`) that is enough for the
+    exact loss, computed whole in each of them. One whose `evaluate` heeds `known.anchors` sets `by_anchors`,
+    and each process then computes its own part; `combine` and `largest` say how the parts make the whole,
+    where it is not by their means. One that needs only sums over the samples gives them by `moments`.
 
     >>> from counterpoint.objectives import Hinge, NTXent
     >>> objective = NTXent(tau=0.5) + 0.1 * Hinge(margin=0.2)
@@ -82,6 +85,9 @@ class Objective(nn.Module, ABC):
 
     accepts: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
+    by_anchors: bool = False
+    largest: tuple[str, ...] = ()
+    """What of its log is not a mean over the anchors, but the largest there is."""
 
     @property
     def name(self) -> str:
@@ -124,11 +130,7 @@ class Objective(nn.Module, ABC):
         """
         known = Known(labels, target, ids, anchors)
         self.check(known)
-        for i, z in enumerate(views):
-            if isinstance(z, Tensor):
-                check_finite(f"{self.name}: view {i}", z)
-        if isinstance(target, Tensor):
-            check_finite("target", target)
+        self.check_values(views, known)
         loss, log = self.evaluate(views, known, with_log=True)
         return loss, {key: value.detach() for key, value in log.items()}
 
@@ -141,6 +143,33 @@ class Objective(nn.Module, ABC):
                 raise ValueError(f"{self.name} does not use {name}; {accepted}")
             if not given and name in self.requires:
                 raise ValueError(f"{self.name} requires {name}, given by name: {name}=...; {accepted}")
+
+    def check_values(self, views: Sequence[Tensor], known: Known) -> None:
+        """ValueError where a view or the target has a value that is not finite."""
+        for i, z in enumerate(views):
+            if isinstance(z, Tensor):
+                check_finite(f"{self.name}: view {i}", z)
+        if isinstance(known.target, Tensor):
+            check_finite("target", known.target)
+
+    def combine(self, losses: Tensor, shares: Tensor) -> Tensor:
+        """The loss of a batch from those of its parts, `(parts,)` each, a scalar with a gradient."""
+        return (losses * shares).sum()
+
+    def combine_log(self, logs: Mapping[str, Tensor], shares: Tensor) -> Log:
+        """The log of a batch from those of its parts, `(parts,)` for each key, and their shares."""
+        return {
+            key: values.amax() if key in self.largest else (values * shares).sum()
+            for key, values in logs.items()
+        }
+
+    def moments(self, views: Sequence[Tensor], n: int) -> tuple[Tensor, ...] | None:
+        """Sums over these samples from which, added up over all n there are, the loss follows; None: none."""
+        return None
+
+    def from_moments(self, moments: Sequence[Tensor], n: int, with_log: bool) -> tuple[Tensor, Log]:
+        """What `evaluate` gives, from the `moments` of all n samples."""
+        raise NotImplementedError(f"{self.name} is no function of moments")
 
     def __add__(self, other: Objective) -> WeightedSum:
         if not isinstance(other, Objective):
@@ -194,18 +223,22 @@ class WeightedSum(Objective):
         )
 
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
-        evaluated = []
         # Last term first: the backward pass goes the other way, and a regulariser at the end of a sum, whose
         # gradient is small beside what the main loss keeps for its own, then waits until that is freed.
-        for term, weight in reversed(self._weighted()):
-            loss, log = term.evaluate(views, known.only(term.accepts), with_log)
-            evaluated.append((type(term).__name__.lower(), weight, weight * loss, log))
-        evaluated.reverse()
-        logs, seen = {}, Counter[str]()
-        for key, _, _, log in evaluated:
+        evaluated = [
+            term.evaluate(views, known.only(term.accepts), with_log) for term, _ in reversed(self._weighted())
+        ]
+        return self.total(evaluated[::-1], with_log)
+
+    def total(self, evaluated: Sequence[tuple[Tensor, Log]], with_log: bool) -> tuple[Tensor, Log]:
+        """The sum and its log from the loss and the log of each term."""
+        logs, losses, seen = {}, [], Counter[str]()
+        for (term, weight), (loss, log) in zip(self._weighted(), evaluated, strict=True):
+            key = type(term).__name__.lower()
             seen[key] += 1
             logs[key if seen[key] == 1 else f"{key}_{seen[key]}"] = log
-        total = torch.stack([loss for _, _, loss, _ in evaluated]).sum()
+            losses.append(weight * loss)
+        total = torch.stack(losses).sum()
         if not with_log:
             return total, {}
         merged = {"loss": total}
@@ -213,7 +246,10 @@ class WeightedSum(Objective):
             for key, value in log.items():
                 merged.setdefault(key, value)
         for key in {"chance", "target_entropy"} & merged.keys():
-            values = [weight * log[key] if key in log else loss for _, weight, loss, log in evaluated]
+            values = [
+                weight * log[key] if key in log else loss
+                for weight, loss, log in zip(self.weights, losses, logs.values(), strict=True)
+            ]
             merged[key] = torch.stack([value.to(total) for value in values]).sum()
         if "target_entropy" in merged:
             merged["kl"] = total - merged["target_entropy"]

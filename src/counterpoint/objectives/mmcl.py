@@ -102,6 +102,9 @@ class MMCL(Objective):
     (tensor(-1.2665), tensor(2.))
     """
 
+    by_anchors = True
+    largest = ("iterations", "kkt", "gap")
+
     def __init__(
         self,
         kernel: str | Kernel = "rbf",
@@ -137,7 +140,7 @@ class MMCL(Objective):
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         check_views("MMCL", views, fewest=2)
         with torch.autocast(views[0].device.type, enabled=False):
-            return self._evaluate(self._units(views), with_log)
+            return self._evaluate(self._units(views), known.anchored(len(views[0])), with_log)
 
     def duals(self, z0: Tensor, z1: Tensor) -> Tensor:
         """The weights alpha `(n, m)` of the anchors z0: what each thinks of every point. No gradient.
@@ -152,7 +155,7 @@ class MMCL(Objective):
         check_views("MMCL", [z0, z1], fewest=2)
         with torch.no_grad(), torch.autocast(z0.device.type, enabled=False):
             a, b = self._units([z0, z1])
-            points, own = self._points(a, b, both=False)
+            points, own = self._points(a, b, slice(0, len(a)), both=False)
             return self._solve(points, own)[1].alpha
 
     def _units(self, views: Sequence[Tensor]) -> list[Tensor]:
@@ -161,7 +164,7 @@ class MMCL(Objective):
             raise ValueError("MMCL needs at least 2 samples, got 1: a single one has no negatives")
         return z
 
-    def _evaluate(self, z: list[Tensor], with_log: bool) -> tuple[Tensor, Log]:
+    def _evaluate(self, z: list[Tensor], anchors: slice, with_log: bool) -> tuple[Tensor, Log]:
         joint = self.symmetric and self.negatives == "both_views"
         one_way = joint or not self.symmetric
         pairs = combinations(range(len(z)), 2) if one_way else permutations(range(len(z)), 2)
@@ -169,7 +172,7 @@ class MMCL(Objective):
         kept: dict[int, Machines] = {}
         losses, logs = [], []
         for a, b in pairs:
-            points, own = self._points(z[a], z[b], both=joint)
+            points, own = self._points(z[a], z[b], anchors, both=joint)
             # The machines of an anchor against its own view are the same whatever the query's view.
             key = a if self.negatives == "same_view" else len(solved)
             if key not in solved:
@@ -179,7 +182,7 @@ class MMCL(Objective):
                     kept[key] = machines
                 # The Gram matrix need not outlive the solution: the loss makes matrices of its own.
                 del machines
-            queries = points.roll(len(z[a]), 0) if joint else z[b]
+            queries = torch.cat([z[b][anchors], z[a][anchors]]) if joint else z[b][anchors]
             scores = self._checked(queries, points)
             losses.append(self._loss(scores, own, solved[key].alpha))
             if with_log:
@@ -188,15 +191,14 @@ class MMCL(Objective):
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
         if not with_log:
             return loss, {}
-        largest = ("iterations", "kkt", "gap")
         merged = {key: torch.stack([log[key] for log in logs]).to(loss.dtype) for key in logs[0]}
         return loss, {"loss": loss} | {
-            key: values.amax() if key in largest else values.mean() for key, values in merged.items()
+            key: values.amax() if key in self.largest else values.mean() for key, values in merged.items()
         }
 
-    def _points(self, a: Tensor, b: Tensor, both: bool) -> tuple[Tensor, Tensor]:
+    def _points(self, a: Tensor, b: Tensor, anchors: slice, both: bool) -> tuple[Tensor, Tensor]:
         """The points of the Gram matrix, and which are an anchor's own; both: anchors of both views."""
-        t = torch.arange(len(a), device=a.device)
+        t = torch.arange(anchors.start, anchors.stop, device=a.device)
         if self.negatives == "same_view":
             return a, t[:, None]
         own = torch.stack([t, t + len(a)], dim=1)

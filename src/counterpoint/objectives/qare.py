@@ -46,6 +46,7 @@ from counterpoint.objectives.spectra import (
     eigenvalues,
     largest_product,
     shifted_cosines,
+    small_gram,
     smallest_product,
     unit,
     with_zeros,
@@ -92,7 +93,8 @@ def qare(
     options = _checked(form, shift, clamp_min, reference)
     if options.reference == "view" and target is not None:
         raise ValueError('QARe uses target only with reference="graph"')
-    return _loss(_spectra(views, options), views, target, options)
+    spectra = _spectra(views, options)
+    return _loss(spectra, len(views[0]), _traces(views, options), target, options)
 
 
 def _checked(form: str, shift: float, clamp_min: float | None, reference: str) -> _Options:
@@ -137,54 +139,67 @@ def _precise(views: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _loss(
-    spectra: Sequence[Tensor], views: Sequence[Tensor], target: Tensor | None, options: _Options
+    spectra: Sequence[Tensor],
+    n: int,
+    traces: Sequence[Tensor] | None,
+    target: Tensor | None,
+    options: _Options,
 ) -> Tensor:
-    n = len(views[0])
     if options.reference == "graph":
         wanted = _target_spectrum(target, spectra[0], n, options)
         terms = [(with_zeros(values, n) - wanted).square().sum() for values in spectra]
     else:
-        terms = [upper - lower for upper, lower in _bounds(spectra, views, options)]
+        terms = [upper - lower for upper, lower in _bounds(spectra, n, traces, options)]
     return torch.stack(terms).mean() / (n * (n - 1))
 
 
 def _bounds(
-    spectra: Sequence[Tensor], views: Sequence[Tensor], options: _Options
+    spectra: Sequence[Tensor], n: int, traces: Sequence[Tensor] | None, options: _Options
 ) -> list[tuple[Tensor, Tensor | float]]:
     """For each pair of views the larger term of the form, and what is taken off it."""
-    n = len(views[0])
-    pairs = list(combinations(range(len(views)), 2))
+    pairs = list(combinations(range(len(spectra)), 2))
     if options.form == "code" and (options.shift >= 0 and options.clamp_min is None):
         # The zeros left out are the lowest of both spectra and would meet each other.
         return [(largest_product(spectra[a], spectra[b]), 0.0) for a, b in pairs]
     whole = [with_zeros(values, n) for values in spectra]
     if options.form == "code":
         return [(largest_product(whole[a], whole[b]), 0.0) for a, b in pairs]
-    upper = _traces(views, pairs, options) if options.form == "gt" else None
     return [
         (
-            largest_product(whole[a], whole[b]) if upper is None else upper[k],
+            largest_product(whole[a], whole[b]) if traces is None else traces[k],
             smallest_product(whole[a], whole[b]),
         )
         for k, (a, b) in enumerate(pairs)
     ]
 
 
-def _traces(views: Sequence[Tensor], pairs: Sequence[tuple[int, int]], options: _Options) -> list[Tensor]:
-    """tr(S_A S_B) of each pair, without n x n matrices where the width is less than n and nothing clamps."""
+def _traces(views: Sequence[Tensor], options: _Options) -> list[Tensor] | None:
+    """tr(S_A S_B) of each pair, without n x n matrices where the width is less than n and nothing clamps.
+
+    None for the forms that do without.
+    """
+    if options.form != "gt":
+        return None
     u = [unit(z) for z in _precise(views)]
     n, d = u[0].shape
     if options.clamp_min is not None or d >= n:
         s = [shifted_cosines(rows, options.shift, options.clamp_min) for rows in u]
-        return [(s[a] * s[b]).sum() for a, b in pairs]
-    centre = [rows.sum(0) for rows in u]
-    traces = []
+        return [(a * b).sum() for a, b in combinations(s, 2)]
+    return _small_traces(*_crossings(u), n, options.shift)
+
+
+def _crossings(u: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sums over the samples: of the unit rows of each view, `(V, d)`, and U_A^T U_B of each pair of views."""
     with torch.autocast(u[0].device.type, enabled=False):
-        for a, b in pairs:
-            sums = centre[a].square().sum() + centre[b].square().sum()
-            cross = (u[a].T @ u[b]).square().sum()
-            traces.append(cross + options.shift * sums + (options.shift * n) ** 2)
-    return traces
+        return torch.stack([rows.sum(0) for rows in u]), torch.stack([a.T @ b for a, b in combinations(u, 2)])
+
+
+def _small_traces(centres: Tensor, crosses: Tensor, n: int, shift: float) -> list[Tensor]:
+    """tr(S_A S_B) of each pair from what `_crossings` gives."""
+    return [
+        cross.square().sum() + shift * (a.square().sum() + b.square().sum()) + (shift * n) ** 2
+        for (a, b), cross in zip(combinations(centres, 2), crosses, strict=True)
+    ]
 
 
 def _target_spectrum(target: Tensor | None, like: Tensor, n: int, options: _Options) -> Tensor:
@@ -230,20 +245,46 @@ class QARe(Objective):
             self.accepts = self.requires = ("target",)
 
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
-        options = _Options(self.form, self.shift, self.clamp_min, self.reference)
+        options = self._options()
         spectra = _spectra(views, options)
-        loss = _loss(spectra, views, known.target, options)
-        if not with_log:
-            return loss, {}
-        with torch.no_grad():
-            shares = [_shares(values) for values in spectra]
-            rank = torch.stack([torch.special.entr(share).sum().exp() for share in shares]).mean()
-            top = torch.stack([share.max() for share in shares]).mean()
-        return loss, {"loss": loss, "effective_rank": rank, "top_eigenvalue_share": top}
+        loss = _loss(spectra, len(views[0]), _traces(views, options), known.target, options)
+        return loss, _log(loss, spectra) if with_log else {}
+
+    def moments(self, views: Sequence[Tensor], n: int) -> tuple[Tensor, ...] | None:
+        """The small matrix of each view, `(V, d + 1, d + 1)`, and for "gt" what its traces need.
+
+        None where the spectrum is not that of the small matrix: with a clamp, a negative shift, a width of
+        the batch's size, or a target.
+        """
+        check_views("QARe", views, fewest=1 if self.reference == "graph" else 2)
+        large = views[0].shape[1] + (self.shift != 0) >= n
+        if self.reference == "graph" or self.clamp_min is not None or self.shift < 0 or large:
+            return None
+        z = _precise(views)
+        grams = torch.stack([small_gram(rows, self.shift) for rows in z])
+        return (grams, *_crossings([unit(rows) for rows in z])) if self.form == "gt" else (grams,)
+
+    def from_moments(self, moments: Sequence[Tensor], n: int, with_log: bool) -> tuple[Tensor, Log]:
+        options = self._options()
+        spectra = [eigenvalues(gram) for gram in moments[0]]
+        traces = _small_traces(moments[1], moments[2], n, self.shift) if self.form == "gt" else None
+        loss = _loss(spectra, n, traces, None, options)
+        return loss, _log(loss, spectra) if with_log else {}
+
+    def _options(self) -> _Options:
+        return _Options(self.form, self.shift, self.clamp_min, self.reference)
 
     def extra_repr(self) -> str:
         numbers = f"shift={self.shift}, clamp_min={self.clamp_min}"
         return f"form={self.form!r}, {numbers}, reference={self.reference!r}"
+
+
+def _log(loss: Tensor, spectra: Sequence[Tensor]) -> Log:
+    with torch.no_grad():
+        shares = [_shares(values) for values in spectra]
+        rank = torch.stack([torch.special.entr(share).sum().exp() for share in shares]).mean()
+        top = torch.stack([share.max() for share in shares]).mean()
+    return {"loss": loss, "effective_rank": rank, "top_eigenvalue_share": top}
 
 
 def _shares(values: Tensor) -> Tensor:

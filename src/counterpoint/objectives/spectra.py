@@ -37,10 +37,27 @@ def cosine_spectrum(z: Tensor, shift: float = 0.0, clamp_min: float | None = Non
     n, d = z.shape
     with torch.autocast(z.device.type, enabled=False):
         if clamp_min is None and d + (shift != 0) < n:
-            small = _Indefinite.apply(z, shift) if shift < 0 else _Gram.apply(z, shift)
+            small = _Indefinite.apply(z, shift) if shift < 0 else small_gram(z, shift)
         else:
             small = shifted_cosines(unit(z), shift, clamp_min)
         return eigenvalues(small)
+
+
+def small_gram(z: Tensor, shift: float) -> Tensor:
+    """The Gram matrix of [sqrt(shift) 1, U], or of U where shift is 0: it has the non-zero eigenvalues of S.
+
+    A sum over the samples: those of parts of a batch add up to that of the whole. Its gradient is right for
+    functions whose own gradient is symmetric, as that of eigenvalues is.
+
+    >>> z = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> small_gram(z, shift=1.0)
+    tensor([[4., 2., 2.],
+            [2., 2., 0.],
+            [2., 0., 2.]])
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        small: Tensor = _Gram.apply(z, shift)
+    return small
 
 
 def shifted_cosines(u: Tensor, shift: float, clamp_min: float | None) -> Tensor:
