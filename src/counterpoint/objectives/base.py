@@ -152,10 +152,6 @@ class Objective(nn.Module, ABC):
         if isinstance(known.target, Tensor):
             check_finite("target", known.target)
 
-    def combine(self, losses: Tensor, shares: Tensor) -> Tensor:
-        """The loss of a batch from those of its parts, `(parts,)` each, a scalar with a gradient."""
-        return (losses * shares).sum()
-
     def combine_log(self, logs: Mapping[str, Tensor], shares: Tensor) -> Log:
         """The log of a batch from those of its parts, `(parts,)` for each key, and their shares."""
         return {

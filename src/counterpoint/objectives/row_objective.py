@@ -32,6 +32,8 @@ class RowObjective(Objective):
             [0., 2.]]), tensor([0, 1]))
     """
 
+    by_anchors = True
+
     def __init__(self, map: str = "softmax", margin: float = 0.0) -> None:
         super().__init__()
         self.map, self.margin = one_of("map", map, MAPS), not_negative("margin", margin)

@@ -67,7 +67,8 @@ def structured_assignment(
     _check(mining, smoothing)
     margin = not_negative("margin", margin)
     if mining == "one_to_one":
-        return _one_to_one(_units(views), margin)[0]
+        z = _units(views)
+        return _one_to_one(z, margin, slice(0, len(z[0])))[0]
     return _batch_hard(_rows(views), margin, smoothing).mean()
 
 
@@ -98,17 +99,21 @@ def _batch_hard(rows: Rows, margin: float, smoothing: float | None) -> Tensor:
     return smoothing * fenchel_young(rows.scores / smoothing, rows.target, "softmax", margin / smoothing)
 
 
-def _one_to_one(z: Sequence[Tensor], margin: float) -> tuple[Tensor, Tensor]:
-    """The loss, and the share of samples that the best matchings pair with another."""
+def _one_to_one(z: Sequence[Tensor], margin: float, anchors: slice) -> tuple[Tensor, Tensor]:
+    """The loss, and the share of samples that the best matchings pair with another, over the anchors.
+
+    The matchings are those of all samples, and so is what decides whether the loss is 0.
+    """
     losses, moved = [], []
     for a, b in combinations(z, 2):
         partner = best_matching(a, b, margin)
         # The cosines of n pairs are enough for value and gradient: no (n, n) takes part in the backward pass.
         gain = (a * (b[partner] - b)).sum(1)
         differs = (partner != torch.arange(len(a), device=a.device)).to(a.dtype)
+        gain = gain + margin * differs
         # 0 where the true matching is a best one, though rounding may say -1e-8; its subgradient is 0 there.
-        losses.append((gain + margin * differs).mean().relu())
-        moved.append(differs.mean())
+        losses.append(gain[anchors].mean().masked_fill(gain.detach().mean() <= 0, 0))
+        moved.append(differs[anchors].mean())
     return torch.stack(losses).mean(), torch.stack(moved).mean()
 
 
@@ -178,7 +183,8 @@ class StructuredAssignment(RowObjective):
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         if self.mining == "batch_hard":
             return super().evaluate(views, known, with_log)
-        loss, active = _one_to_one(_units(views), self.margin)
+        z = _units(views)
+        loss, active = _one_to_one(z, self.margin, known.anchored(len(z[0])))
         if not with_log:
             return loss, {}
         with torch.no_grad():

@@ -14,6 +14,11 @@ from torch.autograd.function import once_differentiable
 
 T = TypeVar("T")
 MOST_AXES = 6
+
+# Renamed in torch 2.14, which warns of the names before.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
@@ -81,7 +86,7 @@ class Ranks:
         """
         own = torch.tensor([int(error is not None), *numbers], dtype=torch.int64)
         told = torch.empty(self.size * len(own), dtype=torch.int64)
-        dist.all_gather_into_tensor(told, own, group=_for_host(self.group))
+        all_gather_single(told, own, group=_for_host(self.group))
         failed, *rest = told.view(self.size, -1).T.tolist()
         if any(failed):
             self._stop(error)
@@ -127,7 +132,7 @@ class Ranks:
         most = max(counts)
         z = _padded(z.contiguous(), most)
         gathered = z.new_empty(self.size * most, *z.shape[1:])
-        dist.all_gather_into_tensor(gathered, z, group=self._for(z))
+        all_gather_single(gathered, z, group=self._for(z))
         if min(counts) == most:
             return gathered
         return torch.cat(
@@ -143,7 +148,7 @@ class Ranks:
         most = max(counts)
         blocks = [_padded(block, most) for block in torch.split(wide, list(counts))]
         own = wide.new_empty(most, *wide.shape[1:])
-        dist.reduce_scatter_tensor(own, torch.cat(blocks), group=self.group)
+        reduce_scatter_single(own, torch.cat(blocks), group=self.group)
         return own[: counts[self.rank]].to(z.dtype)
 
     def add_up(self, z: Tensor) -> Tensor:
