@@ -94,6 +94,28 @@ class Objective(nn.Module, ABC):
         """How messages call it."""
         return type(self).__name__
 
+    @property
+    def averages(self) -> bool:
+        """Whether losses of parts of the anchors average to the loss of all, by their shares of the samples.
+
+        True for all but `NTXent(reduction="log_mean")`, whose parts `combine` otherwise.
+        """
+        return True
+
+    def combine(self, losses: Tensor, shares: Tensor) -> Tensor:
+        """The loss of a batch from those of its parts, `(parts,)` each, a scalar with a gradient.
+
+        losses: the loss with `anchors` set to each of several slices that make up the batch.
+        shares: the share of the samples that each slice holds; they add up to 1.
+
+        >>> from counterpoint.objectives import NTXent
+        >>> z, objective = torch.eye(4), NTXent(reduction="log_mean")
+        >>> parts = [objective(z, z, anchors=slice(0, 1)), objective(z, z, anchors=slice(1, 4))]
+        >>> objective.combine(torch.stack(parts), torch.tensor([0.25, 0.75])), objective(z, z)
+        (tensor(0.5944), tensor(0.5944))
+        """
+        return (losses * shares).sum()
+
     @abstractmethod
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         """The loss, and its log with the key "loss" first; an empty log where `with_log` is false."""
@@ -252,6 +274,15 @@ class WeightedSum(Objective):
         for term_key, log in logs.items():
             merged.update({f"{term_key}/{key}": value for key, value in log.items()})
         return total, merged
+
+    @property
+    def averages(self) -> bool:
+        return all(term.averages for term, _ in self._weighted())
+
+    def combine(self, losses: Tensor, shares: Tensor) -> Tensor:
+        if not self.averages:
+            raise ValueError(f"{self.name} cannot be combined as a whole: combine the parts of each term")
+        return super().combine(losses, shares)
 
     def extra_repr(self) -> str:
         return f"weights={self.weights}"

@@ -101,14 +101,22 @@ def sample_integers(name: str, values: Tensor | None, like: Tensor, lowest: int 
     return values.to(device=like.device, dtype=torch.int64)
 
 
-def sample_similarity(name: str, values: Tensor | None, like: Tensor) -> Tensor:
-    """`values` as a detached `(n, n)` tensor of the type of `like` `(n, d)`, or a ValueError."""
+def sample_similarity(name: str, values: Tensor | None, like: Tensor, anchors: slice | None = None) -> Tensor:
+    """`values` as a detached `(n, n)` tensor of the type of `like` `(n, d)`, or a ValueError.
+
+    anchors: with start and stop; of all rows these are taken, and they alone, `(a, n)`, may be given.
+    """
     n = len(like)
-    if not isinstance(values, Tensor) or not values.is_floating_point() or values.shape != (n, n):
+    rows = n if anchors is None else anchors.stop - anchors.start
+    fits = isinstance(values, Tensor) and values.is_floating_point() and values.shape in {(n, n), (rows, n)}
+    if values is None or not fits:
         graph = "; a similarity graph gives it by graph.batch(ids)" if hasattr(values, "batch") else ""
+        or_rows = "" if rows == n else f", or ({rows}, {n}) for the anchors alone"
         raise ValueError(
-            f"{name} must be a floating tensor of shape ({n}, {n}), got {_describe(values)}{graph}"
+            f"{name} must be a floating tensor of shape ({n}, {n}){or_rows}, got {_describe(values)}{graph}"
         )
+    if anchors is not None and len(values) == n:
+        values = values[anchors]
     # In the type it is used in: 1e200 is finite in float64 and not in float32.
     on_cpu, values = values.device.type == "cpu", values.detach().to(dtype=like.dtype)
     if on_cpu:

@@ -49,18 +49,20 @@ def clip(
     >>> clip(z, z, tau=0.5)
     tensor(0.2395)
     """
-    rows = _rows((z0, z1), positive("tau", tau), ids)
+    rows = _rows((z0, z1), positive("tau", tau), Known(ids=ids))
     return fenchel_young(rows.scores, rows.target, map).mean()
 
 
-def _rows(views: Sequence[Tensor], tau: float | Tensor, ids: Tensor | None) -> Rows:
+def _rows(views: Sequence[Tensor], tau: float | Tensor, known: Known) -> Rows:
     if len(views) != 2:
         raise ValueError(
             f"CLIP takes exactly 2 views, its loss runs in both directions between them; got {len(views)}"
         )
     z = unit_views("CLIP", views)
-    scores = scores_across_views(z, tau)
-    return Rows(scores, target_across_views(same_id(ids, z[0]), scores), candidates=scores.shape[1])
+    anchors = known.anchored(len(z[0]))
+    scores = scores_across_views(z, tau, anchors=anchors)
+    target = target_across_views(same_id(known.ids, z[0], anchors), scores, anchors)
+    return Rows(scores, target, candidates=scores.shape[1])
 
 
 class CLIP(RowObjective):
@@ -106,7 +108,7 @@ class CLIP(RowObjective):
         return torch.exp(-_ceiling(self.log_scale, -math.log(self.min_tau)))
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.temperature(), known.ids)
+        return _rows(views, self.temperature(), known)
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         return {**super().log(rows, losses), "tau": torch.as_tensor(self.temperature(), device=losses.device)}

@@ -188,7 +188,8 @@ class _FittedFenchelYoung(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, target: Tensor, mapping: Map, margin: float) -> Tensor:
         find = cast(Callable[[Tensor], Tensor], mapping.fit)
-        losses, fits = [], []
+        # One empty part each, for rows of which there is none.
+        losses, fits = [scores.new_empty(0)], [scores.new_empty(0, 3)]
         for rows in row_blocks(scores):
             lowered = lower_positives(scores[rows], target[rows], margin)
             fits.append(find(lowered))

@@ -39,14 +39,16 @@ def infonce(*views: Tensor, tau: float = 0.1, ids: Tensor | None = None, map: st
     >>> infonce(z, z, tau=0.5)
     tensor(0.2395)
     """
-    rows = _rows(views, positive("tau", tau), ids)
+    rows = _rows(views, positive("tau", tau), Known(ids=ids))
     return fenchel_young(rows.scores, rows.target, map).mean()
 
 
-def _rows(views: Sequence[Tensor], tau: float, ids: Tensor | None) -> Rows:
+def _rows(views: Sequence[Tensor], tau: float, known: Known) -> Rows:
     z = unit_views("InfoNCE", views)
-    scores = scores_across_views(z, tau, both_ways=False)
-    return Rows(scores, target_across_views(same_id(ids, z[0]), scores), candidates=scores.shape[1])
+    anchors = known.anchored(len(z[0]))
+    scores = scores_across_views(z, tau, both_ways=False, anchors=anchors)
+    target = target_across_views(same_id(known.ids, z[0], anchors), scores, anchors)
+    return Rows(scores, target, candidates=scores.shape[1])
 
 
 class InfoNCE(RowObjective):
@@ -64,7 +66,7 @@ class InfoNCE(RowObjective):
         self.tau = positive("tau", tau)
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, known.ids)
+        return _rows(views, self.tau, known)
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}{self._map_repr}"

@@ -44,13 +44,15 @@ def ntlogistic(*views: Tensor, tau: float = 0.5, ids: Tensor | None = None) -> T
     >>> ntlogistic(z, z, tau=0.5)
     tensor(0.8201)
     """
-    return _losses(_rows(views, positive("tau", tau), ids)).mean()
+    return _losses(_rows(views, positive("tau", tau), Known(ids=ids))).mean()
 
 
-def _rows(views: Sequence[Tensor], tau: float, ids: Tensor | None) -> Rows:
+def _rows(views: Sequence[Tensor], tau: float, known: Known) -> Rows:
     z = unit_views("NTLogistic", views)
-    scores = scores_all_views(z, tau)
-    return Rows(scores, target_all_views(same_id(ids, z[0]), z), candidates=len(scores) - 1)
+    anchors = known.anchored(len(z[0]))
+    scores = scores_all_views(z, tau, anchors)
+    target = target_all_views(same_id(known.ids, z[0], anchors), z, anchors)
+    return Rows(scores, target, candidates=scores.shape[1] - 1)
 
 
 def _losses(rows: Rows) -> Tensor:
@@ -83,7 +85,7 @@ class NTLogistic(RowObjective):
         self.tau = positive("tau", tau)
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, known.ids)
+        return _rows(views, self.tau, known)
 
     def losses(self, rows: Rows) -> Tensor:
         return _losses(rows)

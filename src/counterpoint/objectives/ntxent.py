@@ -57,15 +57,17 @@ def ntxent(
     >>> ntxent(z, z, tau=0.5)
     tensor(0.4327)
     """
-    rows = _rows(views, positive("tau", tau), ids)
+    rows = _rows(views, positive("tau", tau), Known(ids=ids))
     reduce = REDUCTIONS[_reduction(reduction, map)]
     return reduce(fenchel_young(rows.scores, rows.target, map))
 
 
-def _rows(views: Sequence[Tensor], tau: float, ids: Tensor | None) -> Rows:
+def _rows(views: Sequence[Tensor], tau: float, known: Known) -> Rows:
     z = unit_views("NTXent", views)
-    scores = scores_all_views(z, tau)
-    return Rows(scores, target_all_views(same_id(ids, z[0]), z), candidates=len(scores) - 1)
+    anchors = known.anchored(len(z[0]))
+    scores = scores_all_views(z, tau, anchors)
+    target = target_all_views(same_id(known.ids, z[0], anchors), z, anchors)
+    return Rows(scores, target, candidates=scores.shape[1] - 1)
 
 
 def _reduction(reduction: str, map: str) -> str:
@@ -92,10 +94,19 @@ class NTXent(RowObjective):
         self.reduction = _reduction(reduction, map)
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, known.ids)
+        return _rows(views, self.tau, known)
 
-    def reduce(self, losses: Tensor) -> Tensor:
+    def reduce(self, rows: Rows, losses: Tensor) -> Tensor:
         return REDUCTIONS[self.reduction](losses)
+
+    @property
+    def averages(self) -> bool:
+        return self.reduction == "mean_log"
+
+    def combine(self, losses: Tensor, shares: Tensor) -> Tensor:
+        if self.averages:
+            return super().combine(losses, shares)
+        return -(shares.log() - losses).logsumexp(0)
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, reduction={self.reduction!r}{self._map_repr}"

@@ -46,17 +46,17 @@ class RowObjective(Objective):
         """The loss of each anchor, `(r,)`; the Fenchel-Young loss where a subclass says nothing else."""
         return fenchel_young(rows.scores, rows.target, self.map, self.margin)
 
-    def reduce(self, losses: Tensor) -> Tensor:
+    def reduce(self, rows: Rows, losses: Tensor) -> Tensor:
         """From the losses of the anchors to a scalar: their mean."""
-        return losses.mean()
+        return rows.mean(losses)
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         """What to log beside the loss and what all objectives log."""
-        entropy = target_entropy(rows.target, self.map)
+        entropy = rows.mean(_entropies(rows, self.map))
         log = {
             "chance": self.chance(rows).to(losses),
             "target_entropy": entropy,
-            "kl": losses.mean() - entropy,
+            "kl": rows.mean(losses) - entropy,
         }
         return log if self.map == "softmax" else log | {"support": support(rows, self.map, self.margin)}
 
@@ -65,7 +65,7 @@ class RowObjective(Objective):
         if self.margin == 0:
             return uniform_entropy(rows.candidates, self.map)
         alike = rows.scores.masked_fill(rows.scores > -math.inf, 0)
-        return fenchel_young(alike, rows.target, self.map, self.margin).mean()
+        return rows.mean(fenchel_young(alike, rows.target, self.map, self.margin))
 
     @property
     def _map_repr(self) -> str:
@@ -74,7 +74,7 @@ class RowObjective(Objective):
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         rows = self.rows(views, known)
         losses = self.losses(rows)
-        loss = self.reduce(losses)
+        loss = self.reduce(rows, losses)
         if not with_log:
             return loss, {}
         with torch.no_grad():
@@ -100,8 +100,7 @@ def accuracy(rows: Rows) -> Tensor:
         hits = best.gather(1, rows.target[:, None]).sum(1)
     else:
         hits = (best & (rows.target >= NEARLY_BEST * rows.target.amax(1, keepdim=True))).sum(1)
-    share = hits.to(rows.scores.dtype) / best.sum(1)
-    return share.mean()
+    return rows.mean(hits.to(rows.scores.dtype) / best.sum(1))
 
 
 def target_entropy(target: Tensor, map: str = "softmax") -> Tensor:
@@ -117,6 +116,12 @@ def target_entropy(target: Tensor, map: str = "softmax") -> Tensor:
     if target.ndim == 1:
         return torch.zeros((), device=target.device)
     return MAPS[map].entropy(target).mean()
+
+
+def _entropies(rows: Rows, map: str) -> Tensor:
+    if rows.target.ndim == 1:
+        return torch.zeros(len(rows.target), device=rows.target.device)
+    return MAPS[map].entropy(rows.target)
 
 
 def uniform_entropy(candidates: int, map: str) -> Tensor:
@@ -141,5 +146,5 @@ def support(rows: Rows, map: str, margin: float = 0.0) -> Tensor:
     counts = []
     for block in row_blocks(rows.scores):
         lowered = lower_positives(rows.scores[block], rows.target[block], margin)
-        counts.append((probability(lowered, map) > 0).sum(1))
-    return torch.cat(counts).to(rows.scores.dtype).mean()
+        counts.append((probability(lowered, map) > 0).sum(1).to(lowered.dtype))
+    return rows.mean(torch.cat([rows.scores.new_empty(0), *counts]))

@@ -31,13 +31,24 @@ class Rows:
     scores: `(r, c)`, -inf at the self pair.
     target: int64 `(r,)`, the one positive of each anchor, or `(r, c)`, a distribution over its candidates.
     candidates: how many candidates each anchor has, the self pair not counted.
-    anchors_skipped: how many anchors have no positive and are not among the rows.
+    anchors_skipped: how many anchors have no positive and are not among the rows; of all samples, also where
+        only some of them are anchors.
+    count: what a sum over the rows is divided by for their mean; None for the number of rows.
     """
 
     scores: Tensor
     target: Tensor
     candidates: int
     anchors_skipped: int = 0
+    count: float | None = None
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the anchors of one value for each `(r,)`.
+
+        Where only some samples are anchors, means of the parts average to the mean of the whole, each
+        counting with its share of the samples.
+        """
+        return values.mean() if self.count is None else values.sum() / self.count
 
 
 def unit_views(objective: str, views: Sequence[Tensor], fewest: int = 2) -> list[Tensor]:
@@ -60,68 +71,110 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
         return a @ b.T
 
 
-def scores_all_views(views: Sequence[Tensor], tau: float) -> Tensor:
-    """Cosine over tau of every view of every sample with every other, `(V*n, V*n)`; the self pair is -inf."""
-    z = torch.cat(list(views))
-    return _products(z / tau, z).fill_diagonal_(-math.inf)
+def own_places(anchors: slice, n: int, v: int, device: torch.device) -> Tensor:
+    """Where each of the anchors of `scores_all_views` finds itself among the candidates, int64 `(V*a, 1)`.
+
+    >>> own_places(slice(1, 3), n=4, v=2, device=torch.device("cpu")).T
+    tensor([[1, 2, 5, 6]])
+    """
+    places = torch.arange(anchors.start, anchors.stop, device=device)
+    return (places + n * torch.arange(v, device=device)[:, None]).reshape(-1, 1)
 
 
-def scores_across_views(views: Sequence[Tensor], tau: float | Tensor = 1.0, both_ways: bool = True) -> Tensor:
+def scores_all_views(views: Sequence[Tensor], tau: float, anchors: slice | None = None) -> Tensor:
+    """Cosine over tau of every view of every sample with every other, `(V*n, V*n)`; the self pair is -inf.
+
+    anchors: with start and stop; the rows are those of these samples alone, `(V*a, V*n)`.
+    """
+    z, n = torch.cat(list(views)), len(views[0])
+    if anchors is None or anchors == slice(0, n):
+        return _products(z / tau, z).fill_diagonal_(-math.inf)
+    scores = _products(torch.cat([view[anchors] for view in views]) / tau, z)
+    return scores.scatter_(1, own_places(anchors, n, len(views), z.device), -math.inf)
+
+
+def scores_across_views(
+    views: Sequence[Tensor],
+    tau: float | Tensor = 1.0,
+    both_ways: bool = True,
+    anchors: slice | None = None,
+) -> Tensor:
     """Cosine over tau between the samples of two views, `(k*n, n)`: k pairs of views, one below the other.
 
     The pairs are (a, b) with a < b: anchors from view a, candidates from view b. With `both_ways` each is
     followed by (b, a).
+
+    anchors: with start and stop; the rows are those of these samples alone, `(k*a, n)`.
     """
+    some = anchors is not None and anchors != slice(0, len(views[0]))
     blocks = []
     for a, b in combinations(views, 2):
-        scores = _products(a / tau, b)
-        blocks += [scores, scores.T] if both_ways else [scores]
+        scores = _products((a[anchors] if some else a) / tau, b)
+        blocks.append(scores)
+        if both_ways:
+            blocks.append(_products(b[anchors] / tau, a) if some else scores.T)
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
-def same_id(ids: Tensor | None, like: Tensor) -> Tensor | None:
-    """Which samples are the same, `(n, n)` bool; None where no ids are given: all are different."""
+def same_id(ids: Tensor | None, like: Tensor, anchors: slice | None = None) -> Tensor | None:
+    """Which samples are the same, `(n, n)` bool; None where no ids are given: all are different.
+
+    anchors: the rows are those of these samples alone, `(a, n)`.
+    """
     if ids is None:
         return None
     ids = sample_integers("ids", ids, like)
-    return ids[:, None] == ids
+    return (ids if anchors is None else ids[anchors])[:, None] == ids
 
 
-def target_all_views(same: Tensor | None, views: Sequence[Tensor]) -> Tensor:
+def target_all_views(same: Tensor | None, views: Sequence[Tensor], anchors: slice | None = None) -> Tensor:
     """The target for `scores_all_views`: uniform over an anchor's positives.
 
     same: `(n, n)` bool with a true diagonal, which samples are positives of each other; None: only views of
         one sample are. An anchor without a positive gets a row of zeros.
+    anchors: with start and stop, as for the scores; `same` is then `(a, n)`.
     """
     z, n, v = views[0], len(views[0]), len(views)
+    anchors = slice(0, n) if anchors is None else anchors
+    own = own_places(anchors, n, v, z.device)
     if same is None:
         if v == 2:
-            return torch.arange(2 * n, device=z.device).roll(n)
-        same = torch.eye(n, dtype=torch.bool, device=z.device)
+            return (own.squeeze(1) + n) % (2 * n)
+        same = own[: anchors.stop - anchors.start] == torch.arange(n, device=z.device)
     positives = v * same.sum(1, keepdim=True) - 1
-    return (same.to(z.dtype) / positives.clamp_min(1)).repeat(v, v).fill_diagonal_(0)
+    return (same.to(z.dtype) / positives.clamp_min(1)).repeat(v, v).scatter_(1, own, 0)
 
 
-def target_across_views(same: Tensor | None, scores: Tensor) -> Tensor:
-    """The target for `scores_across_views`: the anchor's other view, or uniform over all that are `same`."""
+def target_across_views(same: Tensor | None, scores: Tensor, anchors: slice | None = None) -> Tensor:
+    """The target for `scores_across_views`: the anchor's other view, or uniform over all that are `same`.
+
+    anchors: with start and stop, as for the scores; `same` is then `(a, n)`.
+    """
     rows, n = scores.shape
+    anchors = slice(0, n) if anchors is None else anchors
+    pairs = rows // (anchors.stop - anchors.start)
     if same is None:
-        return torch.arange(n, device=scores.device).repeat(rows // n)
-    return (same.to(scores.dtype) / same.sum(1, keepdim=True)).repeat(rows // n, 1)
+        return torch.arange(anchors.start, anchors.stop, device=scores.device).repeat(pairs)
+    return (same.to(scores.dtype) / same.sum(1, keepdim=True)).repeat(pairs, 1)
 
 
-def target_soft(similarity: Tensor, tau_s: float, v: int) -> Tensor:
+def target_soft(similarity: Tensor, tau_s: float, v: int, anchors: slice | None = None) -> Tensor:
     """The target for `scores_all_views`: softmax of a similarity of samples `(n, n)`, without the self pair.
 
     Candidates that are another view of the anchor's own sample have the similarity on the diagonal.
+
+    anchors: with start and stop, as for the scores; the similarity is then `(a, n)`.
     """
+    n = similarity.shape[1]
+    own = own_places(slice(0, n) if anchors is None else anchors, n, v, similarity.device)
+    own_sample = own[: len(similarity)]
     if v == 1:
-        similarity = similarity.clone().fill_diagonal_(-math.inf)
+        similarity = similarity.scatter(1, own_sample, -math.inf)
     # All views of a sample share one row of weights, so the softmax is taken once, over samples. The
     # largest is taken off before the division, which could leave the range of numbers.
     weight = (similarity - similarity.amax(1, keepdim=True)).div_(tau_s).exp_()
-    mass = v * weight.sum(1, keepdim=True) - weight.diagonal()[:, None]
-    return weight.div_(mass).repeat(v, v).fill_diagonal_(0)
+    mass = v * weight.sum(1, keepdim=True) - weight.gather(1, own_sample)
+    return weight.div_(mass).repeat(v, v).scatter_(1, own, 0)
 
 
 def positive_and_negatives(rows: Rows) -> tuple[Tensor, Tensor]:

@@ -75,24 +75,25 @@ def sparseclr(
     (tensor(0.4000), tensor(0.), tensor(0.))
     """
     one_of("layout", layout, LAYOUTS)
-    rows = _rows(views, positive("tau", tau), layout, target, positive("tau_s", tau_s), ids)
+    known = Known(target=target, ids=ids)
+    rows = _rows(views, positive("tau", tau), layout, positive("tau_s", tau_s), known)
     return fenchel_young(rows.scores, rows.target, "sparsemax", not_negative("margin", margin)).mean()
 
 
-def _rows(
-    views: Sequence[Tensor], tau: float, layout: str, target: Tensor | None, tau_s: float, ids: Tensor | None
-) -> Rows:
+def _rows(views: Sequence[Tensor], tau: float, layout: str, tau_s: float, known: Known) -> Rows:
     z = unit_views("SparseCLR", views)
-    if target is not None and ids is not None:
+    anchors = known.anchored(len(z[0]))
+    if known.target is not None and known.ids is not None:
         raise ValueError("SparseCLR takes target or ids, not both: each says what an anchor's positives are")
     all_views = layout == "all_views"
-    scores = scores_all_views(z, tau) if all_views else scores_across_views(z, tau)
-    if target is not None:
-        similarity = sample_similarity("target", target, like=z[0])
-        y = target_soft(similarity, tau_s, len(z)) if all_views else _soft_across(similarity, tau_s, scores)
+    scores = scores_all_views(z, tau, anchors) if all_views else scores_across_views(z, tau, anchors=anchors)
+    if known.target is not None:
+        similarity = sample_similarity("target", known.target, like=z[0], anchors=anchors)
+        soft = target_soft(similarity, tau_s, len(z), anchors) if all_views else None
+        y = _soft_across(similarity, tau_s, scores) if soft is None else soft
     else:
-        same = same_id(ids, z[0])
-        y = target_all_views(same, z) if all_views else target_across_views(same, scores)
+        same = same_id(known.ids, z[0], anchors)
+        y = target_all_views(same, z, anchors) if all_views else target_across_views(same, scores, anchors)
     return Rows(scores, y, candidates=scores.shape[1] - all_views)
 
 
@@ -119,7 +120,7 @@ class SparseCLR(RowObjective):
         self.layout = one_of("layout", layout, LAYOUTS)
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, self.layout, known.target, self.tau_s, known.ids)
+        return _rows(views, self.tau, self.layout, self.tau_s, known)
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, margin={self.margin}, layout={self.layout!r}, tau_s={self.tau_s}"

@@ -88,9 +88,11 @@ def _units(views: Sequence[Tensor]) -> list[Tensor]:
     return unit_views("StructuredAssignment", views)
 
 
-def _rows(views: Sequence[Tensor]) -> Rows:
-    scores = scores_across_views(_units(views))
-    return Rows(scores, target_across_views(None, scores), candidates=scores.shape[1])
+def _rows(views: Sequence[Tensor], known: Known = Known()) -> Rows:  # noqa: B008
+    z = _units(views)
+    anchors = known.anchored(len(z[0]))
+    scores = scores_across_views(z, anchors=anchors)
+    return Rows(scores, target_across_views(None, scores, anchors), candidates=scores.shape[1])
 
 
 def _batch_hard(rows: Rows, margin: float, smoothing: float | None) -> Tensor:
@@ -175,7 +177,7 @@ class StructuredAssignment(RowObjective):
         self.mining = mining
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views)
+        return _rows(views, known)
 
     def losses(self, rows: Rows) -> Tensor:
         return _batch_hard(rows, self.margin, self.smoothing)
@@ -188,7 +190,7 @@ class StructuredAssignment(RowObjective):
         if not with_log:
             return loss, {}
         with torch.no_grad():
-            rows = _rows(views)
+            rows = _rows(views, known)
             candidates = torch.full((), rows.candidates, device=loss.device)
             return loss, {
                 "loss": loss,
@@ -199,7 +201,7 @@ class StructuredAssignment(RowObjective):
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         broken = _batch_hard(rows, self.margin, None) > 0
-        return {"active": broken.to(losses.dtype).mean()}
+        return {"active": rows.mean(broken.to(losses.dtype))}
 
     def extra_repr(self) -> str:
         return f"mining={self.mining!r}, margin={self.margin}, smoothing={self.smoothing}"

@@ -8,7 +8,9 @@ all others.
 
 With a single view an anchor may have no positive. It is left out of the mean (and stays a candidate of the
 others); the log counts it in `anchors_skipped`. A batch in which no anchor has a positive is a ValueError,
-not a 0.
+not a 0. Where `anchors` says which samples count, their sum is divided by their number times the share of
+*all* samples that have a positive, so that parts of a batch average to the whole; a part without a positive
+gives 0.
 
 Limits: labels all different, or all -1, give NT-Xent; one label for all gives a target uniform over all
 others. It is `XCLR` at tau_s -> 0 with the target 1 for the same label and 0 elsewhere.
@@ -27,7 +29,7 @@ from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import positive, sample_integers
 from counterpoint.objectives.fenchel_young import fenchel_young
 from counterpoint.objectives.row_objective import RowObjective
-from counterpoint.objectives.rows import Rows, scores_all_views, target_all_views, unit_views
+from counterpoint.objectives.rows import Rows, own_places, scores_all_views, target_all_views, unit_views
 
 
 def supcon(*views: Tensor, labels: Tensor, tau: float = 0.1, map: str = "softmax") -> Tensor:
@@ -45,29 +47,43 @@ def supcon(*views: Tensor, labels: Tensor, tau: float = 0.1, map: str = "softmax
     >>> supcon(z, z, labels=torch.tensor([0, 0, 1]), tau=0.5)
     tensor(1.3215)
     """
-    rows = _rows(views, positive("tau", tau), labels)
-    return fenchel_young(rows.scores, rows.target, map).mean()
+    rows = _rows(views, positive("tau", tau), Known(labels))
+    return rows.mean(fenchel_young(rows.scores, rows.target, map))
 
 
-def _rows(views: Sequence[Tensor], tau: float, labels: Tensor | None) -> Rows:
+def _rows(views: Sequence[Tensor], tau: float, known: Known) -> Rows:
     z = unit_views("SupCon", views, fewest=1)
-    labels = sample_integers("labels", labels, like=z[0], lowest=-1)
-    same = (labels[:, None] == labels) & (labels >= 0)
-    target = target_all_views(same.fill_diagonal_(True), z)
-    scores = scores_all_views(z, tau)
-    candidates = len(scores) - 1
-    if len(z) > 1:
+    n, v = len(z[0]), len(z)
+    anchors = known.anchored(n)
+    labels = sample_integers("labels", known.labels, like=z[0], lowest=-1)
+    same = (labels[anchors, None] == labels) & (labels >= 0)
+    same.scatter_(1, own_places(anchors, n, 1, labels.device), True)
+    target = target_all_views(same, z, anchors)
+    scores = scores_all_views(z, tau, anchors)
+    candidates = scores.shape[1] - 1
+    if v > 1:
         return Rows(scores, target, candidates)
-    has_positive = same.sum(1) > 1
+    has_positive = with_positive(labels)
     kept = int(has_positive.sum())
     if kept == 0:
         raise ValueError(
-            f"SupCon: none of the {len(labels)} anchors has a positive; "
-            "give a second view, or labels that repeat"
+            f"SupCon: none of the {n} anchors has a positive; give a second view, or labels that repeat"
         )
-    if kept < len(labels):
-        scores, target = scores[has_positive], target[has_positive]
-    return Rows(scores, target, candidates, anchors_skipped=len(labels) - kept)
+    if kept == n:
+        return Rows(scores, target, candidates)
+    scores, target = scores[has_positive[anchors]], target[has_positive[anchors]]
+    # Not the number of rows: a part counts with its share of the samples, and these with theirs of the rows.
+    return Rows(scores, target, candidates, n - kept, count=len(same) * kept / n)
+
+
+def with_positive(labels: Tensor) -> Tensor:
+    """Which samples have another one of their label, `(n,)` bool, for labels with -1 where there is none.
+
+    >>> with_positive(torch.tensor([3, -1, 3, 0, -1]))
+    tensor([ True, False,  True, False, False])
+    """
+    _, place, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    return torch.logical_and(counts[place] > 1, labels >= 0)
 
 
 class SupCon(RowObjective):
@@ -86,7 +102,7 @@ class SupCon(RowObjective):
         self.tau = positive("tau", tau)
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, known.labels)
+        return _rows(views, self.tau, known)
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         skipped = torch.full((), rows.anchors_skipped, device=losses.device)

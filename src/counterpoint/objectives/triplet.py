@@ -48,13 +48,15 @@ def triplet(*views: Tensor, margin: float = 0.2, ids: Tensor | None = None) -> T
     >>> triplet(z, z, margin=0.5)
     tensor(0.3000)
     """
-    return _losses(_rows(views, ids), positive("margin", margin)).mean()
+    return _losses(_rows(views, Known(ids=ids)), positive("margin", margin)).mean()
 
 
-def _rows(views: Sequence[Tensor], ids: Tensor | None) -> Rows:
+def _rows(views: Sequence[Tensor], known: Known) -> Rows:
     z = unit_views("Triplet", views)
-    scores = scores_across_views(z)
-    return Rows(scores, target_across_views(same_id(ids, z[0]), scores), candidates=scores.shape[1])
+    anchors = known.anchored(len(z[0]))
+    scores = scores_across_views(z, anchors=anchors)
+    target = target_across_views(same_id(known.ids, z[0], anchors), scores, anchors)
+    return Rows(scores, target, candidates=scores.shape[1])
 
 
 def _losses(rows: Rows, margin: float) -> Tensor:
@@ -78,13 +80,13 @@ class Triplet(RowObjective):
         self.margin = positive("margin", margin)
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, known.ids)
+        return _rows(views, known)
 
     def losses(self, rows: Rows) -> Tensor:
         return _losses(rows, self.margin)
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
-        return {"active": (losses > 0).to(losses.dtype).mean()}
+        return {"active": rows.mean((losses > 0).to(losses.dtype))}
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}"

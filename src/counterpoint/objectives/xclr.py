@@ -55,19 +55,20 @@ def xclr(
     >>> xclr(z, z, target=torch.eye(3), tau=0.5, tau_s=0.5)
     tensor(1.1351)
     """
-    rows = _rows(views, positive("tau", tau), positive("tau_s", tau_s), target)
+    rows = _rows(views, positive("tau", tau), positive("tau_s", tau_s), Known(target=target))
     return fenchel_young(rows.scores, rows.target, map).mean()
 
 
-def _rows(views: Sequence[Tensor], tau: float, tau_s: float, target: Tensor | None) -> Rows:
+def _rows(views: Sequence[Tensor], tau: float, tau_s: float, known: Known) -> Rows:
     z = unit_views("XCLR", views, fewest=1)
-    similarity = sample_similarity("target", target, like=z[0])
+    anchors = known.anchored(len(z[0]))
+    similarity = sample_similarity("target", known.target, like=z[0], anchors=anchors)
     if len(z) * len(z[0]) == 1:
         raise ValueError(
             "XCLR: one view of 1 sample has nothing to be compared with; give 2 samples or 2 views"
         )
-    scores = scores_all_views(z, tau)
-    return Rows(scores, target_soft(similarity, tau_s, len(z)), candidates=len(scores) - 1)
+    scores = scores_all_views(z, tau, anchors)
+    return Rows(scores, target_soft(similarity, tau_s, len(z), anchors), candidates=scores.shape[1] - 1)
 
 
 class XCLR(RowObjective):
@@ -86,7 +87,7 @@ class XCLR(RowObjective):
         self.tau, self.tau_s = positive("tau", tau), positive("tau_s", tau_s)
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, self.tau_s, known.target)
+        return _rows(views, self.tau, self.tau_s, known)
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, tau_s={self.tau_s}{self._map_repr}"
