@@ -1,7 +1,5 @@
 """The graphs a recipe names, built from samples."""
 
-import inspect
-
 import pytest
 import torch
 from PIL import Image
@@ -14,10 +12,11 @@ from counterpoint.similarity import (
     InstanceGraph,
     LabelGraph,
     RandomGraph,
+    ShuffledGraph,
+    Similarity,
     SimilarityGraph,
 )
 
-ARGUMENTS = {"column": None, "encoder": "minilm", "template": "a photo of a {}", "seed": 3}
 FINE = Labels(torch.tensor([0, 2, 1, -1]), ["tabby_cat", "fire_truck", "persian_cat"])
 COARSE = Labels(torch.tensor([0, 0, 1, -1]), ["animal", "vehicle"])
 CAPTIONS = ["a cat", "a kitten", "a red truck", "a cat"]
@@ -33,13 +32,35 @@ FULL = samples({"fine": FINE, "coarse": COARSE}, CAPTIONS)
 IDS = torch.arange(4)
 
 
+# One way to write each kind; a new kind needs an entry here.
+WRITTEN = {
+    "instance": {},
+    "label": {"column": "coarse"},
+    "class": {"template": "a {}"},
+    "caption": {},
+    "random_class": {"seed": 1},
+    "random_sample": {"seed": 1},
+    "sum": {"of": [{"graph": "label", "weight": 0.5}, {"graph": "caption", "weight": 0.5}]},
+    "product": {"of": [{"graph": "label", "column": "coarse"}, {"graph": "caption"}]},
+    "clip": {"of": {"graph": "caption"}, "low": 0.2},
+    "power": {"of": {"graph": "caption"}, "exponent": 2},
+    "threshold": {"of": {"graph": "caption"}, "least": 0.3},
+}
+
+
+def build(kind, data=FULL, column=None, **given) -> SimilarityGraph:
+    return Similarity(graph=kind, **given).build(data, column)
+
+
 @pytest.mark.parametrize("kind", GRAPHS)
-def test_every_builder_has_the_same_arguments_and_gives_a_graph(kind):
-    assert list(inspect.signature(GRAPHS[kind]).parameters) == ["samples", *ARGUMENTS]
-    graph = GRAPHS[kind](FULL, **ARGUMENTS)
+def test_every_kind_can_be_written_in_a_recipe_and_read_again(kind):
+    section = Similarity(graph=kind, **WRITTEN[kind])
+    again = Similarity.model_validate_json(section.model_dump_json())
+    assert again == section
+    graph = section.build(FULL)
     assert isinstance(graph, SimilarityGraph)
-    assert len(graph) == 4
     assert graph.batch(IDS).shape == (4, 4)
+    assert torch.equal(again.build(FULL).batch(IDS), graph.batch(IDS))
 
 
 @pytest.mark.parametrize(
@@ -60,15 +81,15 @@ def test_every_builder_has_the_same_arguments_and_gives_a_graph(kind):
     ],
 )
 def test_a_builder_gives_the_graph_of_its_name(kind, column, want, name):
-    graph = GRAPHS[kind](FULL, **{**ARGUMENTS, "column": column})
+    graph = build(kind, column=column, **({"seed": 3} if kind.startswith("random") else {}))
     assert type(graph) is type(want())
     assert torch.equal(graph.batch(IDS), want().batch(IDS))
     assert graph.name == (name or want().name)
 
 
 def test_the_template_is_used():
-    plain = GRAPHS["class"](FULL, **ARGUMENTS).batch(IDS)
-    other = GRAPHS["class"](FULL, **{**ARGUMENTS, "template": "{}"}).batch(IDS)
+    plain = build("class").batch(IDS)
+    other = build("class", template="{}").batch(IDS)
     assert (plain - other)[0, 1].abs() > 0.01
 
 
@@ -86,15 +107,57 @@ def test_missing_labels_are_named(kind):
         ),
     ]:
         with pytest.raises(ValueError, match=words):
-            GRAPHS[kind](data, **ARGUMENTS)
+            build(kind, data)
     with pytest.raises(ValueError, match="no label column 'breed'; it has fine, coarse"):
-        GRAPHS[kind](FULL, **{**ARGUMENTS, "column": "breed"})
+        build(kind, column="breed")
 
 
 def test_missing_captions_are_named():
     with pytest.raises(ValueError, match=r"data 'pets' has none; it has label columns fine, coarse$"):
-        GRAPHS["caption"](samples({"fine": FINE, "coarse": COARSE}), **ARGUMENTS)
+        build("caption", samples({"fine": FINE, "coarse": COARSE}))
     with pytest.raises(ValueError, match="neither labels nor captions"):
-        GRAPHS["caption"](samples(), **ARGUMENTS)
+        build("caption", samples())
     with pytest.raises(ValueError, match=r"in data 'pets' the one of 'c' \(sample 2\) is ' '"):
-        GRAPHS["caption"](samples(captions=["a", "b", " ", "c"]), **ARGUMENTS)
+        build("caption", samples(captions=["a", "b", " ", "c"]))
+
+
+def test_a_column_of_its_own_comes_before_that_of_the_data():
+    fine = {"graph": "label"}
+    coarse = {"graph": "label", "column": "coarse"}
+    graph = build("sum", column="fine", of=[{**fine, "weight": 0.5}, {**coarse, "weight": 0.5}])
+    want = 0.5 * LabelGraph(FINE.values) + 0.5 * LabelGraph(COARSE.values)
+    assert torch.equal(graph.batch(IDS), want.batch(IDS))
+    assert graph.name == "0.5 * labels (fine) + 0.5 * labels (coarse)"
+
+
+def test_noise_is_of_every_kind():
+    clean, noisy = build("caption"), build("caption", noise=0.5, noise_seed=1)
+    assert isinstance(noisy, ShuffledGraph)
+    assert torch.equal(noisy.batch(IDS), clean.batch(noisy.sources))
+    assert torch.equal(noisy.batch(IDS), ShuffledGraph(clean, 0.5, 1).batch(IDS))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"graph": "clas"}, "unknown graph 'clas'.*did you mean 'class'"),
+        ({"graph": "class", "templat": "{}"}, r"similarity\.templat is not a key .*did you mean 'template'"),
+        ({"graph": "caption", "template": "{}"}, r"similarity\.template is not a key .*graph 'caption'"),
+        ({"graph": "label", "seed": 3}, r"similarity\.seed is not a key"),
+        ({"graph": "random_class", "seed": "x"}, r"similarity\.seed: .*integer, got 'x'"),
+        ({"graph": "sum"}, r"similarity\.of is missing"),
+        ({"graph": "sum", "of": [{"graph": "captoin"}]}, "unknown graph 'captoin'.*'caption'"),
+        ({"graph": "product", "of": [{"graph": "label", "weight": 2}]}, "weight is not a key"),
+        ({"graph": "label", "noise": 1.5}, "noise"),
+    ],
+)
+def test_what_a_section_refuses(given, words):
+    with pytest.raises(ValueError, match=words):
+        Similarity(**given)
+
+
+def test_sections_of_version_0_1_are_read():
+    """They had every field written out, whether the graph used it or not."""
+    old = {"graph": "caption", "encoder": "minilm", "template": "a photo of a {}", "seed": 0}
+    assert Similarity(**old) == Similarity(graph="caption")
+    assert Similarity(**{**old, "graph": "instance"}) == Similarity(graph="instance")

@@ -8,8 +8,8 @@ import torch
 import yaml
 from rich.console import Console
 
+from counterpoint.arguments import arguments
 from counterpoint.objectives import CLIP, OBJECTIVES, Hinge, NTXent
-from counterpoint.train.arguments import arguments
 from counterpoint.train.checkpoint import checkpoints, load_checkpoint
 from counterpoint.train.log import read_metrics
 from counterpoint.train.loop import fit

@@ -1,6 +1,14 @@
 """Where targets come from: how alike the samples of a data set are, by batch."""
 
-from counterpoint.similarity.build import GRAPHS, GraphBuilder
+from counterpoint.similarity.algebra import (
+    ClippedGraph,
+    PowerGraph,
+    ProductGraph,
+    ShuffledGraph,
+    SumGraph,
+    ThresholdGraph,
+)
+from counterpoint.similarity.build import GRAPHS, GraphBuilder, Similarity
 from counterpoint.similarity.classes import ClassGraph, EmbeddingGraph
 from counterpoint.similarity.graph import InstanceGraph, LabelGraph, MatrixGraph, RandomGraph, SimilarityGraph
 from counterpoint.similarity.summary import class_similarity, describe
@@ -9,13 +17,20 @@ from counterpoint.similarity.text import encode_texts
 __all__ = [
     "GRAPHS",
     "ClassGraph",
+    "ClippedGraph",
     "EmbeddingGraph",
     "GraphBuilder",
     "InstanceGraph",
     "LabelGraph",
     "MatrixGraph",
+    "PowerGraph",
+    "ProductGraph",
     "RandomGraph",
+    "ShuffledGraph",
+    "Similarity",
     "SimilarityGraph",
+    "SumGraph",
+    "ThresholdGraph",
     "class_similarity",
     "describe",
     "encode_texts",

@@ -5,6 +5,7 @@ A graph never holds or builds the matrix of all samples, unless that matrix is w
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -79,6 +80,46 @@ class SimilarityGraph(ABC):
         check_ids(rows, len(self), "rows")
         check_ids(columns, len(self), "columns")
         return self._float32(rows, columns)
+
+    def __add__(self, other: SimilarityGraph) -> SimilarityGraph:
+        """The sum, pair by pair."""
+        from counterpoint.similarity.algebra import SumGraph, terms
+
+        if not isinstance(other, SimilarityGraph):
+            return NotImplemented
+        (left, v), (right, w) = terms(self), terms(other)
+        return SumGraph(left + right, v + w)
+
+    def __mul__(self, other: SimilarityGraph | float) -> SimilarityGraph:
+        """The product with another graph, pair by pair, or with a number."""
+        from counterpoint.similarity.algebra import ProductGraph, SumGraph, terms
+
+        if isinstance(other, SimilarityGraph):
+            return ProductGraph([self, other])
+        if isinstance(other, bool) or not isinstance(other, int | float):
+            return NotImplemented
+        graphs, weights = terms(self)
+        return SumGraph(graphs, [other * weight for weight in weights])
+
+    __rmul__ = __mul__
+
+    def __pow__(self, exponent: float) -> SimilarityGraph:
+        """Every value to this power, negative ones first set to 0."""
+        from counterpoint.similarity.algebra import PowerGraph
+
+        return PowerGraph(self, exponent)
+
+    def clip(self, low: float = -math.inf, high: float = math.inf) -> SimilarityGraph:
+        """The graph with its values kept between these two, the diagonal too."""
+        from counterpoint.similarity.algebra import ClippedGraph
+
+        return ClippedGraph(self, low, high)
+
+    def at_least(self, least: float) -> SimilarityGraph:
+        """The graph with every value below this one set to 0."""
+        from counterpoint.similarity.algebra import ThresholdGraph
+
+        return ThresholdGraph(self, least)
 
     def _float32(self, rows: Tensor, columns: Tensor) -> Tensor:
         with torch.no_grad():

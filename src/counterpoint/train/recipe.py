@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from counterpoint.arguments import Named, arguments, choose, problems
 from counterpoint.data import SOURCES
 from counterpoint.data.views import ViewSpec, view_spec
 from counterpoint.names import hint
 from counterpoint.objectives import OBJECTIVES, Objective
-from counterpoint.similarity import GRAPHS
-from counterpoint.train.arguments import arguments, choose, problems
+from counterpoint.similarity import GRAPHS, Similarity
 from counterpoint.train.schedule import Schedules, check_schedule
-from counterpoint.train.sections import Evaluate, Model, Optim, Section, Similarity, Train
-
-
-class Named(BaseModel):
-    """A part that names a thing and takes that thing's own arguments beside it."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of the named thing, checked and with defaults filled in."""
-        return dict(self.__pydantic_extra__ or {})
-
-    def _fill(self, checked: Mapping[str, Any]) -> None:
-        if self.__pydantic_extra__ is not None:
-            self.__pydantic_extra__.update(checked)
+from counterpoint.train.sections import Evaluate, Model, Optim, Section, Train
 
 
 class Data(Named):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from counterpoint.arguments import arguments
 from counterpoint.names import hint
 from counterpoint.objectives import Objective, WeightedSum
-from counterpoint.train.arguments import arguments
 
 Number = int | float
 Schedule = Mapping[str, Mapping[int, Number]]

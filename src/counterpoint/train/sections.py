@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from counterpoint.arguments import choose
 from counterpoint.evaluate.trained_linear import PROTOCOLS
-from counterpoint.similarity import GRAPHS
-from counterpoint.train.arguments import choose
 
 
 class Section(BaseModel):
@@ -60,22 +59,6 @@ class Model(Section):
     )
     weights: str | None = Field(None, description="a checkpoint to start from, or 'pretrained'")
     text: Text | None = Field(None, description="a text tower beside it: the caption is then the last view")
-
-
-class Similarity(Section):
-    """Where soft targets come from."""
-
-    graph: str = Field(description="the kind of graph: " + ", ".join(GRAPHS))
-    encoder: str = Field(
-        "minilm", description="text encoder: minilm (offline), a sentence-transformers name, a path"
-    )
-    template: str = Field("a photo of a {}", description="sentence that a class name is put into")
-    seed: int = Field(0, ge=0, description="seed of the random control graphs")
-
-    @model_validator(mode="after")
-    def _check(self) -> Similarity:
-        choose("graph", self.graph, GRAPHS)
-        return self
 
 
 class Optim(Section):

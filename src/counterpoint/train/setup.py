@@ -18,9 +18,8 @@ from counterpoint.evaluate.matching import check_sides
 from counterpoint.models.encoder import Encoder, build_encoder
 from counterpoint.models.towers import build_towers
 from counterpoint.objectives import Objective
-from counterpoint.similarity import GRAPHS, SimilarityGraph
+from counterpoint.similarity import Similarity, SimilarityGraph
 from counterpoint.train.recipe import Data, Recipe
-from counterpoint.train.sections import Similarity
 
 HOLDOUT_SEED = 20240718  # fixed, so that every run with a holdout keeps back the same samples
 
@@ -92,14 +91,7 @@ def load_graph(recipe: Recipe, say: Say = print) -> SimilarityGraph | None:
 @lru_cache(maxsize=4)
 def _graph(data_key: str, similarity_key: str) -> SimilarityGraph:
     data, similarity = Data.model_validate_json(data_key), Similarity.model_validate_json(similarity_key)
-    graph: SimilarityGraph = GRAPHS[similarity.graph](
-        _splits(data_key)[0].train,
-        column=data.label,
-        encoder=similarity.encoder,
-        template=similarity.template,
-        seed=similarity.seed,
-    )
-    return graph
+    return similarity.build(_splits(data_key)[0].train, data.label)
 
 
 def load_encoder(recipe: Recipe) -> Encoder:

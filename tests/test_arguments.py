@@ -1,6 +1,6 @@
 import pytest
 
-from counterpoint.train.arguments import arguments, choose
+from counterpoint.arguments import arguments, choose
 
 
 def crop(path: str, size: int = 32, share: float = 0.5, names: list[str] | None = None) -> None: ...

@@ -24,6 +24,24 @@ def choose(kind: str, name: str, table: Mapping[str, Any]) -> Any:
     return table[name]
 
 
+class Named(BaseModel):
+    """A part of a recipe that names a thing and takes that thing's own arguments beside it.
+
+    A subclass checks the name with `choose`, and fills in the arguments with `arguments`.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the named thing, checked and with defaults filled in."""
+        return dict(self.__pydantic_extra__ or {})
+
+    def _fill(self, checked: Mapping[str, Any]) -> None:
+        if self.__pydantic_extra__ is not None:
+            self.__pydantic_extra__.update(checked)
+
+
 @cache
 def _model(function: Callable[..., Any], leave_out: frozenset[str]) -> type[BaseModel]:
     target = function.__init__ if inspect.isclass(function) else function
