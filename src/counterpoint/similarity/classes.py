@@ -81,7 +81,7 @@ class ClassGraph(SimilarityGraph):
         labels = check_labels(labels)
         if not isinstance(template, str) or "{}" not in template:
             raise ValueError(f"template must have {{}} where the class name goes, got {template!r}")
-        names = _clean(names)
+        names = clean_names(names)
         if int(labels.max()) >= len(names):
             raise ValueError(
                 f"{len(names)} class names for {int(labels.max()) + 1} classes: one name each is needed"
@@ -189,7 +189,14 @@ def _check_rows(vectors: Tensor, start: int) -> None:
         raise ValueError(f"vectors[{start + row}] is {kind}: every vector must be finite and longer than 0")
 
 
-def _clean(names: Sequence[str]) -> list[str]:
+def clean_names(names: Sequence[str]) -> list[str]:
+    """Class names as words: underscores and runs of white space become one space. A warning names twins.
+
+    Raises ValueError for none at all, and for a name that is empty or no string.
+
+    >>> clean_names(["school_bus", " oak  tree"])
+    ['school bus', 'oak tree']
+    """
     if isinstance(names, str) or not len(names):
         raise ValueError(f"names must be a sequence of class names, got {names!r}")
     for row, name in enumerate(names):

