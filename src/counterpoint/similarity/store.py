@@ -261,12 +261,15 @@ class StoreGraph(EmbeddingGraph):
     def _unit(self, rows: Tensor) -> Tensor:
         # Each row once and in the order of the file, so that neighbours share a page.
         distinct, back = torch.unique(rows.cpu(), return_inverse=True)
-        z = self._read(distinct).float()
+        z = self.read(distinct).float()
         unit: Tensor = (z / torch.linalg.vector_norm(z, dim=1, keepdim=True))[back]
         return unit
 
-    def _read(self, rows: Tensor) -> Tensor:
-        """These rows, sorted; the pages they were on are given back now and then."""
+    def read(self, rows: Tensor) -> Tensor:
+        """The stored vectors `(m, d)` fp16 of these rows of the file, best in order.
+
+        The pages they were on are given back now and then, so that memory does not fill with the file.
+        """
         out: Tensor = self.vectors[rows]
         self._since += len(rows)
         if self._since >= RELEASE_ROWS and hasattr(mmap, "MADV_DONTNEED"):
