@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "counterpoint"
 LEVELS = {
     "cli": 0,
+    "cli_similarity": 0,
     "__main__": 0,
     "report": 1,
     "evaluate": 1,

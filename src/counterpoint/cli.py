@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from counterpoint import __version__
+from counterpoint.cli_similarity import similarity_app
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,6 +45,7 @@ def _options(
 
 recipes_app = typer.Typer(help="See and copy the recipes that come with the package.", no_args_is_help=True)
 app.add_typer(recipes_app, name="recipes")
+app.add_typer(similarity_app, name="similarity")
 
 out_console = Console()
 err_console = Console(stderr=True)

@@ -1,5 +1,8 @@
 """The graphs a recipe names, built from samples."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
 from PIL import Image
@@ -15,6 +18,7 @@ from counterpoint.similarity import (
     ShuffledGraph,
     Similarity,
     SimilarityGraph,
+    write_store,
 )
 
 FINE = Labels(torch.tensor([0, 2, 1, -1]), ["tabby_cat", "fire_truck", "persian_cat"])
@@ -33,11 +37,15 @@ IDS = torch.arange(4)
 
 
 # One way to write each kind; a new kind needs an entry here.
+STORE = Path(tempfile.mkdtemp()) / "store"
+write_store(STORE, torch.eye(4), FULL.keys, name="corners")
+
 WRITTEN = {
     "instance": {},
     "label": {"column": "coarse"},
     "class": {"template": "a {}"},
     "caption": {},
+    "store": {"path": str(STORE)},
     "random_class": {"seed": 1},
     "random_sample": {"seed": 1},
     "sum": {"of": [{"graph": "label", "weight": 0.5}, {"graph": "caption", "weight": 0.5}]},

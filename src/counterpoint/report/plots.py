@@ -65,7 +65,7 @@ def line_plot(
     *,
     rule: float | None = None,
     percent: bool = False,
-    ticks: Sequence[int] | None = None,
+    ticks: Sequence[float] | None = None,
 ) -> str:
     """Lines over steps or over k.
 
@@ -92,10 +92,30 @@ def line_plot(
                 axes.set_xticks(list(steps))
         else:
             axes.set_xscale("log")
-            axes.set_xticks(list(ticks), [str(tick) for tick in ticks])
+            axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
             axes.set_xticks([], minor=True)
         axes.set_xlabel(x_title)
         figure.subplots_adjust(left=0.15, right=0.97, top=0.96, bottom=0.2)
+        return _svg(figure, label, prefix)
+
+
+def histogram(
+    edges: NDArray[np.float64], counts: NDArray[np.float64], label: str, prefix: str, x_title: str
+) -> str:
+    """How many fall between each two edges, as a share of the highest bar.
+
+    edges: `(b + 1,)`. counts: `(b,)`.
+    """
+    with _style():
+        figure = Figure(figsize=(5.2, 2.2))
+        axes = figure.add_subplot()
+        axes.stairs(counts / max(1.0, counts.max()), edges, fill=True, color=_colour(1), alpha=0.75)
+        axes.set_yticks([])
+        axes.set_ylim(0, 1.05)
+        axes.xaxis.set_major_locator(MaxNLocator(8))
+        axes.margins(x=0.01)
+        axes.set_xlabel(x_title)
+        figure.subplots_adjust(left=0.02, right=0.98, top=0.97, bottom=0.22)
         return _svg(figure, label, prefix)
 
 

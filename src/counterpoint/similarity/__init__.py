@@ -11,6 +11,9 @@ from counterpoint.similarity.algebra import (
 from counterpoint.similarity.build import GRAPHS, GraphBuilder, Similarity
 from counterpoint.similarity.classes import ClassGraph, EmbeddingGraph
 from counterpoint.similarity.graph import InstanceGraph, LabelGraph, MatrixGraph, RandomGraph, SimilarityGraph
+from counterpoint.similarity.store import EmbeddingStore
+from counterpoint.similarity.store_build import build_store, write_store
+from counterpoint.similarity.store_merge import merge_stores
 from counterpoint.similarity.summary import class_similarity, describe
 from counterpoint.similarity.text import encode_texts
 
@@ -19,6 +22,7 @@ __all__ = [
     "ClassGraph",
     "ClippedGraph",
     "EmbeddingGraph",
+    "EmbeddingStore",
     "GraphBuilder",
     "InstanceGraph",
     "LabelGraph",
@@ -31,7 +35,10 @@ __all__ = [
     "SimilarityGraph",
     "SumGraph",
     "ThresholdGraph",
+    "build_store",
     "class_similarity",
     "describe",
     "encode_texts",
+    "merge_stores",
+    "write_store",
 ]

@@ -13,6 +13,7 @@ from counterpoint.data.samples import Labels, Samples
 from counterpoint.similarity.algebra import ProductGraph, ShuffledGraph, SumGraph
 from counterpoint.similarity.classes import TEMPLATE, ClassGraph, EmbeddingGraph
 from counterpoint.similarity.graph import InstanceGraph, LabelGraph, RandomGraph, SimilarityGraph
+from counterpoint.similarity.store import EmbeddingStore
 from counterpoint.similarity.text import PACKAGED
 
 GraphBuilder = Callable[..., SimilarityGraph]
@@ -114,6 +115,11 @@ def _caption(samples: Samples, *, encoder: str = PACKAGED) -> SimilarityGraph:
     return EmbeddingGraph.from_texts(samples.captions, encoder)
 
 
+def _store(samples: Samples, *, path: str) -> SimilarityGraph:
+    """`StoreGraph`: vectors that `counterpoint similarity build` made, found by the keys of the samples."""
+    return EmbeddingStore.open(path).graph_of(samples)
+
+
 def _random_class(samples: Samples, *, column: str | None = None, seed: int = 0) -> SimilarityGraph:
     """`RandomGraph` with a value per pair of classes of a label column."""
     _, labels = find_column(samples, column, "random_class")
@@ -161,6 +167,7 @@ GRAPHS: dict[str, GraphBuilder] = {
     "label": _label,
     "class": _class,
     "caption": _caption,
+    "store": _store,
     "random_class": _random_class,
     "random_sample": _random_sample,
     "sum": _sum,

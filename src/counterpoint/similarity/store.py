@@ -13,7 +13,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from counterpoint.data.samples import Samples
 from counterpoint.similarity.classes import EmbeddingGraph
+from counterpoint.similarity.store_encode import texts_of
 from counterpoint.similarity.store_files import (
     CHUNKS,
     INDEX,
@@ -33,6 +35,7 @@ from counterpoint.similarity.store_files import (
 )
 
 MANIFEST = "manifest.json"
+OWN_VECTORS = "own vectors"
 # Rows read between two releases of the mapped pages. The system maps up to 16 pages of 4 KiB around each row
 # that is touched, so that these are at most 256 MiB.
 RELEASE_ROWS = 4096
@@ -190,17 +193,27 @@ class EmbeddingStore:
             index = index[self.rows(keys)]
         return StoreGraph(self, torch.from_numpy(np.array(index, dtype=np.int64)))
 
-    def check_texts(self, keys: Sequence[str], texts: Sequence[str]) -> None:
-        """ValueError where the text of a sample is not the one that was encoded: how many, and the first."""
-        rows = open_ints(self.path / INDEX)[self.rows(keys)]
-        stored = open_ints(self.path / TEXTS)
-        bad = (stored[rows] != text_hashes(texts)).any(axis=1)
-        if bad.any():
-            first = int(bad.argmax())
-            raise ValueError(
-                f"store {self.path} was built from other texts: {int(bad.sum())} of {len(keys)} differ, the "
-                f"first is that of {keys[first]!r}, now {texts[first][:80]!r}: build the store again"
-            )
+    def graph_of(self, samples: Samples) -> StoreGraph:
+        """The similarity graph of a data set, in its order.
+
+        Raises ValueError for keys the store lacks, and where the data has the texts that were encoded and
+        they are others by now: how many, and the first.
+        """
+        m = self.manifest
+        rows = self.rows(samples.keys)
+        index = np.asarray(open_ints(self.path / INDEX)[rows], dtype=np.int64)
+        has = samples.captions is not None if m.text == "caption" else m.text in samples.labels
+        if has and m.encoder != OWN_VECTORS:
+            texts = texts_of(samples, m.text)[1]
+            bad = (open_ints(self.path / TEXTS)[index] != text_hashes(texts)).any(axis=1)
+            if bad.any():
+                first = int(bad.argmax())
+                raise ValueError(
+                    f"store {self.path} was built from other texts than data {samples.name!r} has: "
+                    f"{int(bad.sum())} of {len(samples)} differ, the first is that of "
+                    f"{samples.keys[first]!r}, now {texts[first][:80]!r}: build the store again"
+                )
+        return StoreGraph(self, torch.from_numpy(index))
 
     def _sums(self) -> list[str]:
         """The hash of each chunk, checked against the manifest."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoint.data.samples import Samples
-from counterpoint.similarity.classes import clean_names
-from counterpoint.similarity.store import EmbeddingStore, Plan
+from counterpoint.similarity.store import OWN_VECTORS, EmbeddingStore, Plan
 from counterpoint.similarity.store_encode import SentenceEncoder, TextEncoder, encode_rows
 from counterpoint.similarity.store_files import Ints, keys_digest, text_hashes
 from counterpoint.similarity.store_write import Contents, Progress, write_contents
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 CHUNK_ROWS = 4096
-OWN_VECTORS = "own vectors"
 
 
 def build_store(
@@ -148,35 +148,6 @@ def write_store(
     return write_contents(
         Path(path).expanduser(), Contents(plan, keys, index, hashes, unit), overwrite, None, progress
     )
-
-
-def texts_of(samples: Samples, text: str | None = None) -> tuple[str, list[str]]:
-    """What is encoded of each sample, and its name: "caption", or a label column (its class names).
-
-    text: captions if there are any, else the first label column, if not given.
-
-    Raises ValueError where the samples have no such thing, and where some are unlabelled.
-
-    >>> from counterpoint.data.shapes import shapes
-    >>> texts_of(shapes("test", count=2, size=16), "object")
-    ('object', ['crescent', 'arrow'])
-    """
-    text = text or ("caption" if samples.captions is not None else next(iter(samples.labels), None))
-    if text is None:
-        raise ValueError(f"data {samples.name!r} has neither captions nor labels to encode")
-    if text == "caption":
-        if samples.captions is None:
-            has = f"label columns {', '.join(samples.labels)}" if samples.labels else "no labels either"
-            raise ValueError(f"data {samples.name!r} has no captions; it has {has}")
-        return text, list(samples.captions)
-    labels = samples.column(text)
-    if unknown := int((~labels.known).sum()):
-        raise ValueError(
-            f"{unknown} of {len(samples)} samples of data {samples.name!r} have no label in column {text!r}: "
-            "a store needs a text for every sample"
-        )
-    names = clean_names(labels.names)
-    return text, [names[label] for label in labels.values.tolist()]
 
 
 def _check_texts(keys: Sequence[str], texts: Sequence[str]) -> None:

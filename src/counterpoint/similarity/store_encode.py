@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoint.data.samples import Samples
 from counterpoint.extras import need
+from counterpoint.similarity.classes import clean_names
 from counterpoint.similarity.store_files import file_digest
 from counterpoint.similarity.text import PACKAGED, _is_path, _load, _quiet
 
@@ -76,6 +78,35 @@ def folder_digest(folder: Path) -> str:
         if "__pycache__" not in file.parts and not file.name.startswith("."):
             digest.update(f"{file.relative_to(folder).as_posix()} {file_digest(file)}\n".encode())
     return digest.hexdigest()
+
+
+def texts_of(samples: Samples, text: str | None = None) -> tuple[str, list[str]]:
+    """What is encoded of each sample, and its name: "caption", or a label column (its class names).
+
+    text: captions if there are any, else the first label column, if not given.
+
+    Raises ValueError where the samples have no such thing, and where some are unlabelled.
+
+    >>> from counterpoint.data.shapes import shapes
+    >>> texts_of(shapes("test", count=2, size=16), "object")
+    ('object', ['crescent', 'arrow'])
+    """
+    text = text or ("caption" if samples.captions is not None else next(iter(samples.labels), None))
+    if text is None:
+        raise ValueError(f"data {samples.name!r} has neither captions nor labels to encode")
+    if text == "caption":
+        if samples.captions is None:
+            has = f"label columns {', '.join(samples.labels)}" if samples.labels else "no labels either"
+            raise ValueError(f"data {samples.name!r} has no captions; it has {has}")
+        return text, list(samples.captions)
+    labels = samples.column(text)
+    if unknown := int((~labels.known).sum()):
+        raise ValueError(
+            f"{unknown} of {len(samples)} samples of data {samples.name!r} have no label in column {text!r}: "
+            "a store needs a text for every sample"
+        )
+    names = clean_names(labels.names)
+    return text, [names[label] for label in labels.values.tolist()]
 
 
 def encode_rows(encoder: TextEncoder, texts: Sequence[str], templates: Sequence[str]) -> NDArray[np.float16]:

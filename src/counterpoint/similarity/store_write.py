@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
 from counterpoint import __version__
@@ -33,6 +33,9 @@ from counterpoint.similarity.store_files import (
     write_array,
     write_keys,
 )
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 BUILDING, LOCK, DONE = "building.json", "building.lock", "done-*.txt"
 

@@ -183,6 +183,16 @@ def parse_recipe(given: Any, where: str = "recipe") -> Recipe:
         raise ValueError(f"{where}: " + "; ".join(problems(error, Recipe))) from None
 
 
+def parse_data(given: Any, where: str) -> Data:
+    """Check a data section that stands by itself; ValueError as `parse_recipe`."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{where}: data is a mapping of keys to values, got {given!r}")
+    try:
+        return Data.model_validate(given)
+    except ValidationError as error:
+        raise ValueError(f"{where}: " + "; ".join(problems(error, Data))) from None
+
+
 def override(plain: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Plain data with `key=value` words applied; keys are dotted, values are YAML.
 

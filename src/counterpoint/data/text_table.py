@@ -1,0 +1,80 @@
+"""Texts of any table, for similarity graphs: no pictures are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from counterpoint.data.faults import existing_file
+from counterpoint.names import hint
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+
+
+def text_table(path: str | Path, text: str, key: str | None = None) -> tuple[list[str], list[str]]:
+    """Keys and texts of a table: one of each per row.
+
+    path: a `.csv` or `.tsv` file with a header, a `.jsonl` file with one object per line (each of these may
+        be packed as `.gz`), or a `.parquet` file.
+    text, key: the columns of the texts and of the keys; without a key rows are called by their number from 0.
+        Numbers become text. A null is the empty text.
+
+    Raises ValueError for a column that is not there, and a file that cannot be read.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "captions.csv"
+    >>> _ = file.write_text("name,caption\\na.png,a dog\\nb.png,a cat\\n")
+    >>> text_table(file, "caption", "name")
+    (['a.png', 'b.png'], ['a dog', 'a cat'])
+    """
+    import pyarrow as pa
+
+    file = existing_file(path)
+    names = [file.suffix, Path(file.stem).suffix] if file.suffix == ".gz" else [file.suffix]
+    suffix = names[-1].lower()
+    if suffix not in SUFFIXES or (suffix == ".parquet" and len(names) > 1):
+        raise ValueError(f"{file} must end in {', '.join(SUFFIXES)}")
+    try:
+        table = _read(file, suffix)
+    except (pa.ArrowInvalid, pa.ArrowException, UnicodeDecodeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{file} cannot be read: {reason}") from None
+    for column in (text, key):
+        if column is not None and column not in table.column_names:
+            raise ValueError(f"{file} has no column {column!r}: {hint(column, table.column_names)}")
+    texts = _strings(table[text])
+    keys = [str(row) for row in range(len(texts))] if key is None else _strings(table[key])
+    return keys, texts
+
+
+def _read(file: Path, suffix: str) -> Any:
+    import pyarrow.csv
+    import pyarrow.json
+    import pyarrow.parquet
+
+    if suffix == ".parquet":
+        return pyarrow.parquet.read_table(file)
+    if suffix == ".jsonl":
+        return pyarrow.json.read_json(file)
+    # Quotes have no meaning in most TSV files of captions, and one that is not closed would swallow the rest.
+    parse = pyarrow.csv.ParseOptions(
+        delimiter="\t" if suffix == ".tsv" else ",",
+        quote_char=False if suffix == ".tsv" else '"',
+        newlines_in_values=suffix != ".tsv",
+    )
+    # As they are written: "007" is no number, and "null" may be somebody's caption.
+    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=False, column_types=_as_text(file, parse))
+    return pyarrow.csv.read_csv(file, parse_options=parse, convert_options=convert)
+
+
+def _as_text(file: Path, parse: Any) -> Any:
+    """A schema that reads every column of this file as text."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    with pyarrow.csv.open_csv(file, parse_options=parse) as reader:
+        return {name: pa.string() for name in reader.schema.names}
+
+
+def _strings(column: Any) -> list[str]:
+    return ["" if value is None else str(value) for value in column.to_pylist()]

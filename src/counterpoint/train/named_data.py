@@ -1,0 +1,38 @@
+"""Data named on the command line: a data section as YAML, or that of a recipe."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+from counterpoint.data import SOURCES, Samples
+from counterpoint.train.recipe import Data, load_recipe, override, parse_data
+
+
+def named_data(words: str, overrides: Sequence[str] = ()) -> Data:
+    """The data section that some words stand for.
+
+    words: the keys of the section, such as "source: table, path: pictures.csv", or the name or file of a
+        recipe. overrides: changes as `key=value`, such as `data.limit=100`.
+
+    Raises ValueError where there is no such recipe, and for a section that is not right.
+
+    >>> named_data("source: shapes, count: 8").source
+    'shapes'
+    """
+    if ": " not in words and not words.lstrip().startswith("{"):
+        return load_recipe(words, overrides).data
+    flow = words.strip() if words.lstrip().startswith("{") else f"{{{words}}}"
+    return parse_data(override({}, [f"data={flow}", *overrides]).get("data"), "--data")
+
+
+def open_split(data: Data, split: str) -> Samples:
+    """All samples of a split, "train" or "test": keys, texts and labels, the pictures not yet read.
+
+    `data.holdout` and `data.limit` choose among them later, and have no effect here.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"--split must be train or test, got {split!r}")
+    source = SOURCES[data.source]
+    takes_on_error = {"on_error": data.on_error} if "on_error" in inspect.signature(source).parameters else {}
+    return source(split=data.train if split == "train" else data.test, **data.arguments, **takes_on_error)
