@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,13 +147,13 @@ class BatchSource:
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=_leave_interrupts_to_the_parent,
+            worker_init_fn=_leave_signals_to_the_parent,
             # Without a generator of its own the loader draws from the global one.
             generator=torch.Generator(),
             # Forked workers share the samples, whatever `picture` closes over; elsewhere it must pickle.
             multiprocessing_context="fork" if self.workers and sys.platform == "linux" else None,
         )
-        for ids, stacked, bad in loader:
+        for ids, stacked, bad in _watched(loader):
             self._settle(bad, len(ids))
             with torch.no_grad():
                 views = [normalise(view.to(self.device, non_blocking=True), self.spec) for view in stacked]
@@ -291,8 +291,38 @@ def _collate(items: list[tuple[int, Tensor] | _Bad]) -> tuple[Tensor, Tensor, li
     return ids, views, bad
 
 
-def _leave_interrupts_to_the_parent(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _leave_signals_to_the_parent(worker: int) -> None:
+    # A terminal and SLURM signal all processes of a job; the parent still needs this one to end its step.
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def _watched(loader: Iterable[Any]) -> Iterator[Any]:
+    """What a DataLoader gives; a worker process that died is named, and how it died."""
+    items = iter(loader)
+    workers = list(getattr(items, "_workers", ()))
+    try:
+        yield from items
+    except RuntimeError:
+        # torch's own error has the pid alone, or "exited unexpectedly".
+        dead = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
+        if not dead:
+            raise
+        raise ChildProcessError(
+            "; ".join(f"data worker {i} (pid {worker.pid}) {_end(worker.exitcode)}" for i, worker in dead)
+        ) from None
+
+
+def _end(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    hint = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by signal {-code} ({name}{hint})"
 
 
 def _in_memory(samples: Samples, device: torch.device) -> Tensor | None:

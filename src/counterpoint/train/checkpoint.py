@@ -80,6 +80,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, whole or not; 0 where there is none."""
+    names = [_NAME.fullmatch(path.name) for path in checkpoints(folder)[-1:]]
+    return max((int(name[1]) for name in names if name), default=0)
+
+
 def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
     """The newest whole checkpoint, or None; `say` is told of each broken one that is passed over."""
     for path in reversed(checkpoints(folder)):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
+import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,10 +36,11 @@ class MetricsLog:
     def __init__(
         self, path: Path, tensorboard: Path | None = None, after: int = 0, also: Sequence[str] = ()
     ) -> None:
-        kept = [row for row in read_metrics(path) if (row["step"] or 0) <= after] if path.exists() else []
+        kept = [row for row in _whole_rows(path) if (row["step"] or 0) <= after] if path.exists() else []
         self._columns = tuple(dict.fromkeys([*COLUMNS, *also]))
         write_whole(path, _as_csv(kept, self._columns).encode())
         self._path = path
+        self._waiting = ""
         self._events = None
         if tensorboard is not None:
             need("tensorboard", extra="track")
@@ -45,9 +49,12 @@ class MetricsLog:
             self._events = SummaryWriter(str(tensorboard), purge_step=after + 1)
 
     def write(self, row: Row) -> None:
-        """Append one row; keys that are no column go to TensorBoard only."""
-        with self._path.open("a", newline="") as handle:
-            handle.write(_as_csv([row], self._columns, header=False))
+        """Append one row; keys that are no column go to TensorBoard only.
+
+        On a full disk the row waits in memory for the next one, and a warning says so.
+        """
+        self._waiting += _as_csv([row], self._columns, header=False)
+        self._append()
         if self._events is not None:
             for key, value in row.items():
                 if value is not None and key != "step":
@@ -55,8 +62,32 @@ class MetricsLog:
 
     def close(self) -> None:
         """Write out what is buffered."""
+        self._append()
         if self._events is not None:
             self._events.close()
+
+    def _append(self) -> None:
+        whole = self._path.stat().st_size
+        try:
+            with self._path.open("ab", buffering=0) as handle:
+                rows = self._waiting.encode()
+                if rows and handle.write(rows) < len(rows):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            os.truncate(self._path, whole)
+            warnings.warn(
+                f"{self._path} cannot be written ({error.strerror}): its rows wait in memory", stacklevel=3
+            )
+        else:
+            self._waiting = ""
+
+
+def _whole_rows(path: Path) -> list[Row]:
+    """The rows of a metrics.csv whose writer may have been stopped within the last one."""
+    text = path.read_bytes()
+    if not text.endswith(b"\n"):
+        write_whole(path, text[: text.rfind(b"\n") + 1])
+    return read_metrics(path)
 
 
 def read_metrics(path: Path) -> list[Row]:

@@ -19,8 +19,9 @@ from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.models.towers import TwoTowers
 from counterpoint.objectives import Objective
-from counterpoint.train.checkpoint import newest_checkpoint, save_checkpoint
+from counterpoint.train.checkpoint import newest_checkpoint, newest_step, save_checkpoint
 from counterpoint.train.health import STEPS_TO_TELL, spread, verdict
+from counterpoint.train.lock import locked
 from counterpoint.train.log import Bar, MetricsLog, Row
 from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
 from counterpoint.train.recipe import Recipe
@@ -33,6 +34,7 @@ from counterpoint.train.setup import (
     load_graph,
     load_splits,
 )
+from counterpoint.train.signals import Stopped, StopSignals, agreed
 
 
 def fit(
@@ -46,7 +48,8 @@ def fit(
     """Train what the recipe says and write the run into `folder`.
 
     Raises ValueError where the recipe does not fit the data, where the folder holds a run and neither resume
-    nor overwrite is asked for, and where the loss stops being finite.
+    nor overwrite is asked for, where another process trains in it, and where the loss stops being finite.
+    A signal to stop is obeyed at the end of the step, with a checkpoint: see `signals.Stopped`, a SystemExit.
     """
     console = console or Console(stderr=True)
 
@@ -77,13 +80,15 @@ def fit(
     relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
     logged = rehearse(recipe, encoder, objective, relations, len(splits.train))
     start = fingerprint(encoder)
-    run = claim(folder, recipe, resume, overwrite)
-    loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console, logged)
-    epochs = -(-loop.total // loop.steps_per_epoch)
-    if never := loop.schedules.past(epochs):
-        say(f"{recipe.name}: the run ends with epoch {epochs}, and its schedule has {', '.join(never)}")
-    loop.run_all()
-    write_whole(run.done, json.dumps({"steps": loop.step, "seconds": loop.seconds, "start": start}).encode())
+    with locked(folder):
+        run = claim(folder, recipe, resume, overwrite)
+        loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console, logged)
+        epochs = -(-loop.total // loop.steps_per_epoch)
+        if never := loop.schedules.past(epochs):
+            say(f"{recipe.name}: the run ends with epoch {epochs}, and its schedule has {', '.join(never)}")
+        loop.run_all()
+        done = {"steps": loop.step, "seconds": loop.seconds, "start": start}
+        write_whole(run.done, json.dumps(done).encode())
     return run
 
 
@@ -163,17 +168,19 @@ class Loop:
         log = MetricsLog(self.run.metrics, events, after=self.step, also=self.logged)
         bar = Bar(self.console, title, self.total, self.step)
         try:
-            self._train(log, bar)
-        except KeyboardInterrupt:
+            with StopSignals() as signals:
+                self._train(log, bar, signals)
+        except Stopped as stop:
             bar.say(
-                f"stopped at step {self.step} of {self.total}; the same command with --resume continues it"
+                f"stopped by {stop.signal.name} after step {self.step} of {self.total}; "
+                f"the same command with --resume continues it from step {newest_step(self.run.checkpoints)}"
             )
             raise
         finally:
             bar.close()
             log.close()
 
-    def _train(self, log: MetricsLog, bar: Bar) -> None:
+    def _train(self, log: MetricsLog, bar: Bar, signals: StopSignals) -> None:
         torch.manual_seed(self.recipe.seed)
         if self._random_state is not None:
             torch.set_rng_state(self._random_state)
@@ -191,8 +198,11 @@ class Loop:
                 if logged:
                     last = row | clock.lap()
                     self._report(last, log, bar)
-                if self.step % self.recipe.train.save_every == 0 or self.step == self.total:
-                    self._save(clock)
+                stop = agreed(signals.asked)
+                if stop or self.step % self.recipe.train.save_every == 0 or self.step == self.total:
+                    self._save(clock, bar)
+                if stop:
+                    raise Stopped(stop)
                 if self.step == self.total:
                     break
             left = clock.left(self.step, self.total)
@@ -248,17 +258,33 @@ class Loop:
             self._warned.add(found.split(":")[0])
             bar.say(f"step {self.step}: {found}")
 
-    def _save(self, clock: Clock) -> None:
+    def _save(self, clock: Clock, bar: Bar) -> None:
         self.seconds += clock.since_save()
         state: dict[str, Any] = {
             "step": self.step,
             "seconds": self.seconds,
+            "place": self._place(),
             "encoder": self.encoder.state_dict(),
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random_state": torch.get_rng_state(),
         }
-        save_checkpoint(self.run.checkpoints, self.step, state, self.recipe.train.keep)
+        try:
+            save_checkpoint(self.run.checkpoints, self.step, state, self.recipe.train.keep)
+        except OSError as error:
+            last = newest_step(self.run.checkpoints)
+            fault = (
+                f"no checkpoint of step {self.step} could be written ({error.strerror or error}); "
+                f"{f'the last one is of step {last}' if last else 'there is none before it'}"
+            )
+            if self.step == self.total:
+                raise OSError(f"{fault}: make room, and --resume goes on from there") from None
+            bar.say(f"{fault}: training goes on")
+
+    def _place(self) -> str:
+        """Where the steps are computed: what may differ on resuming, and then changes the last bits."""
+        count = self.fabric.world_size
+        return f"{count} process{'es' if count > 1 else ''} on {self.fabric.device.type}"
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -268,6 +294,11 @@ class Loop:
         state = newest_checkpoint(self.run.checkpoints, self._say)
         if state is None:
             return
+        if state["place"] != self._place():
+            self._say(
+                f"resumed on {self._place()}, after {state['place']} up to step {state['step']}: "
+                "the run goes on, but not bit-equal to one that never moved"
+            )
         self.encoder.load_state_dict(state["encoder"])
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])

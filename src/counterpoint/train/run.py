@@ -11,8 +11,11 @@ from counterpoint.train.recipe import Recipe, read_recipe
 
 FILES = ("recipe.yaml", "metrics.csv", "results.json", "features.npz", "graph.npz", "done.json")
 FOLDERS = ("checkpoints", "tensorboard")
+DUMP = "nan-step-"
 MAY_DIFFER_ON_RESUME = (
     "train.workers",
+    "train.accelerator",
+    "train.on_nan",
     "train.log_every",
     "train.save_every",
     "train.keep",
@@ -91,10 +94,11 @@ def claim(folder: Path, recipe: Recipe, resume: bool, overwrite: bool) -> Run:
         if changed:
             raise ValueError(f"{folder} was started with another recipe: {'; '.join(changed)}")
     if run.exists and overwrite:
-        for name in FILES:
-            (folder / name).unlink(missing_ok=True)
-        for name in FOLDERS:
+        # recipe.yaml goes last: without it, what a kill leaves here would be no run.
+        for name in (*FOLDERS, *(path.name for path in folder.glob(f"{DUMP}*"))):
             shutil.rmtree(folder / name, ignore_errors=True)
+        for name in reversed(FILES):
+            (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(run.recipe_file, recipe.to_yaml().encode())
     return run
