@@ -90,6 +90,17 @@ def test_bounds_hold_for_all_5040_permutations_of_seven():
     assert low <= float(every.min()) <= float(every.max()) <= high
 
 
+def test_a_collapsed_batch_has_the_largest_code_unless_the_shift_is_below_0():
+    (z,) = random_views(1, 6, d=4)
+    collapsed = z[:1].expand_as(z)
+    for shift in (0.0, 0.4, 1.0):
+        whole = qare(collapsed, collapsed, shift=shift)
+        assert float(whole) == pytest.approx(6 / 5 * (1 + shift) ** 2)
+        assert float(qare(z, z, shift=shift)) < float(whole)
+    assert float(qare(collapsed, collapsed, shift=-1)) == pytest.approx(0, abs=1e-9)
+    assert float(qare(z, z, shift=-1)) > 0.1
+
+
 def test_equal_views_give_the_squared_norm():
     (z,) = random_views(1, 9, d=4)
     s = slow_qare.shifted(z, 1.0, None)
@@ -250,6 +261,9 @@ def test_nan_views_give_a_nan_loss_and_gradient():
         ({"reference": "target"}, "reference must be one of graph, view, got 'target'"),
         ({"shift": float("nan")}, "shift must be a number between -1000 and 1000, got nan"),
         ({"shift": "one"}, "shift must be a number between -1000 and 1000, got 'one'"),
+        ({"shift": "1"}, "shift must be a number between -1000 and 1000, got '1'"),
+        ({"shift": True}, "shift must be a number between -1000 and 1000, got True"),
+        ({"clamp_min": b"1"}, "clamp_min must be a number between -1000 and 1000, got b'1'"),
         ({"clamp_min": float("-inf")}, "clamp_min must be a number between -1000 and 1000, got -inf"),
         ({"form": "gt", "reference": "graph"}, "form belongs to reference=\"view\", got form='gt'"),
     ],
@@ -273,6 +287,10 @@ def test_bad_inputs():
         QARe()(z, z, target=z)
     with pytest.raises(ValueError, match="requires target"):
         qare(z, z, reference="graph")
+    # Its spectrum, squared in float32, would be infinite with nothing said.
+    with pytest.raises(ValueError, match=r"on the scale of cosines .* got an entry of size 1e\+20"):
+        qare(z, z, target=1e20 * z, reference="graph")
+    assert torch.isfinite(qare(z, z, target=1000 * z, reference="graph"))
     with pytest.raises(ValueError, match="QARe requires target"):
         QARe(reference="graph")(z, z)
     with pytest.raises(ValueError, match="must be symmetric for QARe, got entries that differ by 1 "):

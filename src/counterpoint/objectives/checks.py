@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+MODERATE = 1000
+"""Beside a number beyond it a cosine in float32 keeps fewer than four digits."""
 
 
 def positive(name: str, value: float) -> float:
@@ -36,6 +38,18 @@ def not_negative(name: str, value: float) -> float:
         return 0.0 if _number(value) == 0 else positive(name, value)
     except ValueError:
         raise ValueError(f"{name} must be 0 or a number from 1e-30 to 1e30, got {value!r}") from None
+
+
+def moderate(name: str, value: float) -> float:
+    """That number as a float, or a ValueError where it would drown cosines in rounding.
+
+    >>> moderate("shift", -1)
+    -1.0
+    """
+    number = _number(value)
+    if not abs(number) <= MODERATE:
+        raise ValueError(f"{name} must be a number between -{MODERATE} and {MODERATE}, got {value!r}")
+    return number
 
 
 def _number(value: object) -> float:

@@ -15,7 +15,7 @@ divided by n (n - 1) and averaged over the pairs of views:
 
 All three are even in S: they are the same for costs -S as for similarities S. So shift = -1 gives the forms
 for the distances 1 - cos. There S is indefinite, and a collapsed batch has S = 0, where "gap" and "gt" are
-least; with the default shift = 1 a collapsed batch has the largest "code", n / (n - 1) * (1 + shift)^2.
+least; with a shift of 0 or above a collapsed batch has the largest "code", n / (n - 1) * (1 + shift)^2.
 
 The authors clamp the cosines, at 1e-8. That is `clamp_min=1e-8`; it needs the n x n spectra, and negative
 cosines get no gradient.
@@ -31,7 +31,6 @@ learning", ECCV 2022.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -40,7 +39,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.objectives.base import Known, Log, Objective
-from counterpoint.objectives.checks import check_views, one_of, sample_similarity
+from counterpoint.objectives.checks import MODERATE, check_views, moderate, one_of, sample_similarity
 from counterpoint.objectives.spectra import (
     cosine_spectrum,
     eigenvalues,
@@ -105,19 +104,8 @@ def _checked(form: str, shift: float, clamp_min: float | None, reference: str) -
             f'form belongs to reference="view", got form={form!r} with reference="graph", '
             "where the loss is the squared difference of the spectra"
         )
-    bound = None if clamp_min is None else _moderate("clamp_min", clamp_min)
-    return _Options(form, _moderate("shift", shift), bound, reference)
-
-
-def _moderate(name: str, value: float) -> float:
-    """That number as a float; ValueError where it would drown cosines in rounding."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not abs(number) <= 1000:
-        raise ValueError(f"{name} must be a number between -1000 and 1000, got {value!r}")
-    return number
+    bound = None if clamp_min is None else moderate("clamp_min", clamp_min)
+    return _Options(form, moderate("shift", shift), bound, reference)
 
 
 def _spectra(views: Sequence[Tensor], options: _Options) -> list[Tensor]:
@@ -207,6 +195,11 @@ def _target_spectrum(target: Tensor | None, like: Tensor, n: int, options: _Opti
         raise ValueError('QARe requires target with reference="graph", given by name: target=...')
     similarity = sample_similarity("target", target, like=like.new_empty(n, 1))
     if similarity.device.type == "cpu":
+        if (largest := float(similarity.abs().max())) > MODERATE:
+            raise ValueError(
+                f"target must be on the scale of cosines for QARe, between -{MODERATE} and {MODERATE}, "
+                f"got an entry of size {largest:.3g}"
+            )
         off = float((similarity - similarity.T).abs().max())
         if off > ASYMMETRY:
             raise ValueError(

@@ -14,7 +14,8 @@ of views count alike.
 
 `smoothing` puts tau * log sum exp(-. / tau) in the place of the -min of `batch_hard`. Summed over the n rows
 of one direction that is tau * n * `InfoNCE(tau)`; the mean over rows and both directions, as here, is tau *
-`CLIP(tau)`. Smoothing `one_to_one` is a ValueError: it needs the logarithm of a permanent, which is #P-hard.
+`CLIP(tau)`; both at margin 0. Smoothing `one_to_one` is a ValueError: it needs the logarithm of a permanent,
+which is #P-hard.
 
 Limits: 0 exactly when the true matching is a best one; smoothed, always above 0 for n > 1. `batch_hard` with
 a margin is `Triplet`. A collapsed batch of 2 samples or more gives the margin, so one above 0 keeps it from
