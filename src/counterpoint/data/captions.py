@@ -21,6 +21,9 @@ class Source(Protocol):
     """What the loop asks of a source of batches; see `BatchSource`."""
 
     @property
+    def samples(self) -> Samples: ...
+
+    @property
     def steps_per_epoch(self) -> int: ...
 
     @property

@@ -23,6 +23,8 @@ from counterpoint.train.checkpoint import newest_checkpoint, newest_step, save_c
 from counterpoint.train.health import STEPS_TO_TELL, spread, verdict
 from counterpoint.train.lock import locked
 from counterpoint.train.log import Bar, MetricsLog, Row
+from counterpoint.train.momentum import Follower
+from counterpoint.train.nonfinite import FiniteLoss, Seen
 from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim
@@ -87,7 +89,7 @@ def fit(
         if never := loop.schedules.past(epochs):
             say(f"{recipe.name}: the run ends with epoch {epochs}, and its schedule has {', '.join(never)}")
         loop.run_all()
-        done = {"steps": loop.step, "seconds": loop.seconds, "start": start}
+        done = {"steps": loop.step, "seconds": loop.seconds, "start": start, "skipped": loop.watch.skipped}
         write_whole(run.done, json.dumps(done).encode())
     return run
 
@@ -144,6 +146,10 @@ class Loop:
         )
         self.fabric = fabric
         self.trained = nn.ModuleDict({"encoder": encoder, "objective": objective})
+        self.follower: Follower | None = None
+        if recipe.momentum is not None:
+            # Made of the bare encoder, before fabric wraps it.
+            self.follower = Follower(encoder, recipe.views.spec.size, recipe.momentum).to(fabric.device)
         optim = recipe.optim
         optimizer = build_optimizer(
             self.trained, optim.name, lr=optim.lr, weight_decay=optim.weight_decay, momentum=optim.momentum
@@ -152,7 +158,11 @@ class Loop:
         self.objective = objective.to(self.fabric.device)
         self.schedules = recipe.schedules(self.objective)
         self.scheduled: Row = self.schedules.enter(1)
-        self.logged = (*logged, *self.scheduled)
+        asked = recipe.train
+        self.watch = FiniteLoss(asked.on_nan, run.folder, source.samples.keys, self.trained, self._say)
+        # With 16 bits the gradients are scaled, and the scaler itself skips those that overflow.
+        self.watch.scaled = asked.precision == "16-mixed"
+        self.logged = (*logged, *self.scheduled, *(("skipped",) if asked.on_nan == "skip" else ()))
         self.step, self.seconds = 0, 0.0
         self.steps_per_epoch = source.steps_per_epoch
         planned = recipe.train.epochs * self.steps_per_epoch
@@ -192,10 +202,10 @@ class Loop:
             self.scheduled = self.schedules.enter(epoch + 1)
             for batch in clock.waiting(self.source.epoch(epoch, start=within)):
                 logged = (self.step + 1) % self.recipe.train.log_every == 0 or self.step + 1 == self.total
-                row = self._one_step(batch, logged)
+                row = self._one_step(batch, logged)  # empty where the step was skipped
                 clock.images += len(batch.ids)
                 bar.step()
-                if logged:
+                if row:
                     last = row | clock.lap()
                     self._report(last, log, bar)
                 stop = agreed(signals.asked)
@@ -207,6 +217,8 @@ class Loop:
                     break
             left = clock.left(self.step, self.total)
             bar.epoch(epoch + 1, self.recipe.train.epochs, last.get("loss"), last.get("images_per_s"), left)
+        if self.watch.skipped:
+            bar.say(f"skipped {self.watch.skipped} of {self.total} steps, whose loss was not finite")
         if self.source.skipped:
             bar.say(
                 f"skipped {len(self.source.skipped)} broken pictures, the first is {self.source.skipped[0]}"
@@ -217,32 +229,43 @@ class Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         side = self.relations.batch(batch.ids, self.fabric.device)
-        views = embed(self.encoder, batch)
-        if logged:
-            z = torch.cat(views).detach()
-            self._check_finite("embeddings", z, lr)
-            loss, log = self.objective.with_log(*views, **side)
-            self._check_finite("losses", loss.detach(), lr)
+        self.watch.begin()
+        if self.follower is None:
+            views = embed(self.encoder, batch)
         else:
-            loss = self.objective(*views, **side)
+            views, side = self.follower.embed(self.encoder, batch, self.fabric), side | self.follower.side()
+        loss, log = self._loss(views, side, logged)
+        self.step += 1
+        seen = Seen(self.step, lr, batch.ids, [view.detach() for view in views], side, loss)
+        if not self.watch.passes(seen) or loss is None:
+            return {}
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
+        if not self.watch.gradients_pass(seen):
+            return {}
         if self.recipe.optim.clip is not None:
             self.fabric.clip_gradients(self.encoder, self.optimizer, max_norm=self.recipe.optim.clip)
         self.optimizer.step()
-        self.step += 1
+        if self.follower is not None:
+            self.follower.follow(self.trained["encoder"], views, self.step, self.total)
         if not logged:
             return {}
         values = {key: float(value) for key, value in log.items()} | self.scheduled
         where = {"step": float(self.step), "epoch": (self.step - 1) // self.steps_per_epoch + 1.0}
-        return {**values, **where, "spread": spread(z), "lr": lr}
+        if self.watch.policy == "skip":
+            where["skipped"] = float(self.watch.skipped)
+        return {**values, **where, "spread": spread(torch.cat(views)), "lr": lr}
 
-    def _check_finite(self, what: str, values: Tensor, lr: float) -> None:
-        if not bool(torch.isfinite(values).all()):
-            raise ValueError(
-                f"the {what} are not finite at step {self.step + 1} (learning rate {lr:.3g}); "
-                "a smaller optim.lr, optim.clip or more optim.warmup_epochs may help"
-            )
+    def _loss(
+        self, views: Sequence[Tensor], side: dict[str, Tensor], logged: bool
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The loss and its log; no loss where the objective refuses embeddings that are not finite."""
+        try:
+            return self.objective.with_log(*views, **side) if logged else (self.objective(*views, **side), {})
+        except ValueError:
+            if all(bool(torch.isfinite(view).all()) for view in views):
+                raise
+            return None, {}
 
     def _rate(self) -> float:
         optim = self.recipe.optim
@@ -259,6 +282,7 @@ class Loop:
             bar.say(f"step {self.step}: {found}")
 
     def _save(self, clock: Clock, bar: Bar) -> None:
+        self.watch.settle()
         self.seconds += clock.since_save()
         state: dict[str, Any] = {
             "step": self.step,
@@ -268,6 +292,8 @@ class Loop:
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random_state": torch.get_rng_state(),
+            "skipped": self.watch.skipped,
+            "momentum": None if self.follower is None else self.follower.state_dict(),
         }
         try:
             save_checkpoint(self.run.checkpoints, self.step, state, self.recipe.train.keep)
@@ -302,6 +328,9 @@ class Loop:
         self.encoder.load_state_dict(state["encoder"])
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.follower is not None:
+            self.follower.load_state_dict(state["momentum"])
+        self.watch.skipped = state["skipped"]
         self.step, self.seconds, self._random_state = state["step"], state["seconds"], state["random_state"]
 
 

@@ -17,7 +17,7 @@ from counterpoint.names import hint
 from counterpoint.objectives import OBJECTIVES, Objective
 from counterpoint.similarity import GRAPHS, Similarity
 from counterpoint.train.schedule import Schedules, check_schedule
-from counterpoint.train.sections import Evaluate, Model, Optim, Section, Train
+from counterpoint.train.sections import Evaluate, Model, Momentum, Optim, Section, Train
 
 
 class Data(Named):
@@ -105,6 +105,7 @@ class Recipe(Section):
     model: Model = Model()
     objective: tuple[ObjectiveTerm, ...] = Field(min_length=1, description="one term, or several that add up")
     similarity: Similarity | None = None
+    momentum: Momentum | None = None
     optim: Optim = Optim()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
@@ -128,6 +129,22 @@ class Recipe(Section):
             needing = next(term.name for term in self.objective if "target" in term.build().requires)
             raise ValueError(
                 f"objective {needing!r} needs soft targets: give similarity.graph, one of {', '.join(GRAPHS)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _momentum_fits(self) -> Recipe:
+        if self.momentum is None:
+            return self
+        if self.views.spec.count < 2:
+            raise ValueError(
+                "momentum needs views.count of at least 2: the first view is the trained encoder's"
+            )
+        if self.momentum.queue is not None and "negatives" not in self.build_objective().accepts:
+            takes = [name for name, kind in OBJECTIVES.items() if "negatives" in kind.accepts]
+            raise ValueError(
+                f"momentum.queue needs an objective that takes further candidates, {', '.join(takes)}; "
+                f"got {', '.join(term.name for term in self.objective)}"
             )
         return self
 

@@ -61,6 +61,20 @@ class Model(Section):
     text: Text | None = Field(None, description="a text tower beside it: the caption is then the last view")
 
 
+class Momentum(Section):
+    """A momentum encoder, through which all views but the first go, and a queue of its embeddings."""
+
+    rate: float = Field(
+        0.99, ge=0, le=1, description="how much of itself the momentum encoder keeps at a step; 0: all new"
+    )
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="cosine: the rate goes up to 1 at the end of the run"
+    )
+    queue: int | None = Field(
+        None, ge=1, le=2**24, description="embeddings of past batches that are candidates too"
+    )
+
+
 class Optim(Section):
     """The optimiser and its rate."""
 
@@ -92,6 +106,9 @@ class Train(Section):
         500, ge=1, description="steps between checkpoints; one is always written at the end"
     )
     keep: int = Field(2, ge=1, description="checkpoints kept")
+    on_nan: Literal["stop", "skip"] = Field(
+        "stop", description="what a loss that is not finite does: end the run, or leave its step out"
+    )
     tensorboard: bool = Field(False, description="write TensorBoard events too (extra: track)")
 
 

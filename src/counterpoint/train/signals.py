@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any
 
-import torch
-from torch import distributed
+from counterpoint.ranks.collectives import Ranks
 
 HEEDED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
@@ -71,21 +69,5 @@ def agreed(number: int) -> int:
     With one process nothing is sent. With several this is a small message on the CPUs: no GPU is waited for.
     Every process has to call it equally often.
     """
-    if (
-        not distributed.is_available()
-        or not distributed.is_initialized()
-        or distributed.get_world_size() == 1
-    ):
-        return number
-    largest = torch.tensor(number)
-    distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=_on_cpus(distributed.group.WORLD))
-    return int(largest)
-
-
-@lru_cache(maxsize=1)
-def _on_cpus(world: distributed.ProcessGroup) -> distributed.ProcessGroup:
-    """A group of all processes whose messages need no GPU."""
-    if distributed.get_backend(world) == "gloo":
-        return world
-    group: distributed.ProcessGroup = distributed.new_group(backend="gloo")
-    return group
+    ranks = Ranks.of(None)
+    return number if ranks is None else max(told[0] for told in ranks.tell([number]))
