@@ -81,7 +81,7 @@ def test_weight_of_a_sum_reaches_its_terms():
 def test_each_term_gets_what_it_accepts():
     views = random_views(2, N)
     total = XCLR() + SupCon() + NTXent()
-    assert (total.accepts, total.requires) == (("labels", "target", "ids"), ("labels", "target"))
+    assert (total.accepts, total.requires) == (("labels", "target", "ids", "negatives"), ("labels", "target"))
     ids = torch.tensor([0, 1, 2, 3, 3])
     loss = total(*views, labels=LABELS, target=TARGET, ids=ids)
     expected = XCLR()(*views, target=TARGET) + SupCon()(*views, labels=LABELS) + NTXent()(*views, ids=ids)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.objectives.checks import check_finite
+from counterpoint.objectives.tiles import Tiles
 
 Log = dict[str, Tensor]
-SIDES = ("labels", "target", "ids")
+SIDES = ("labels", "target", "ids", "negatives")
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,10 @@ class Known:
     """What is known of the samples of a batch beside their views; see `Objective` for each."""
 
     labels: Tensor | None = None
-    target: Tensor | None = None
+    target: Tensor | Tiles | None = None
     ids: Tensor | None = None
     anchors: slice | None = None
+    negatives: Tensor | None = None
 
     def only(self, accepted: Collection[str]) -> Known:
         """The same without what is not accepted."""
@@ -57,14 +59,16 @@ class Objective(nn.Module, ABC):
     not be normalised. What else is known of the samples goes by name:
 
     labels: `(n,)` integers, the class of each sample, -1 for none.
-    target: `(n, n)` floating, how similar the samples are to each other.
+    target: `(n, n)` floating, how similar the samples are to each other; or `Tiles` of it.
     ids: `(n,)` integers, equal where two rows are the same sample.
+    negatives: `(m, d)` floating, m from 0: vectors that are candidates of every anchor and positives of none,
+        such as a queue's. They get no gradient.
 
     anchors: a slice of the samples. The loss is then the mean over the anchors among these alone, and all
         samples stay their candidates: what one of several processes computes of a batch that they share.
         `target` may then have the anchors' rows alone, `(anchors, n)`.
 
-    `accepts` says which of the first three an objective uses, `requires` which it cannot do without. One it
+    `accepts` says which of the first four an objective uses, `requires` which it cannot do without. One it
     does not use, or one left out that it requires, is a ValueError.
 
     Values are read only where that is free. `forward` reports a NaN in `target` if it is on the CPU;
@@ -116,6 +120,10 @@ class Objective(nn.Module, ABC):
         """
         return (losses * shares).sum()
 
+    def streams(self, n: int) -> bool:
+        """Whether a target of n samples is best given as `Tiles`: no table of all scores is made either."""
+        return False
+
     @abstractmethod
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         """The loss, and its log with the key "loss" first; an empty log where `with_log` is false."""
@@ -124,12 +132,13 @@ class Objective(nn.Module, ABC):
         self,
         *views: Tensor,
         labels: Tensor | None = None,
-        target: Tensor | None = None,
+        target: Tensor | Tiles | None = None,
         ids: Tensor | None = None,
         anchors: slice | None = None,
+        negatives: Tensor | None = None,
     ) -> Tensor:
         """The loss, a scalar tensor with a gradient. Nothing is computed for the log."""
-        known = Known(labels, target, ids, anchors)
+        known = Known(labels, target, ids, anchors, negatives)
         self.check(known)
         return self.evaluate(views, known, with_log=False)[0]
 
@@ -137,9 +146,10 @@ class Objective(nn.Module, ABC):
         self,
         *views: Tensor,
         labels: Tensor | None = None,
-        target: Tensor | None = None,
+        target: Tensor | Tiles | None = None,
         ids: Tensor | None = None,
         anchors: slice | None = None,
+        negatives: Tensor | None = None,
     ) -> tuple[Tensor, Log]:
         """The loss, and a dict of detached 0-d tensors that says more about it.
 
@@ -150,7 +160,7 @@ class Objective(nn.Module, ABC):
         candidates: how many each anchor chooses from. anchors_skipped: how many had no positive.
         active: share of margins not yet met (Triplet, Hinge, StructuredAssignment).
         """
-        known = Known(labels, target, ids, anchors)
+        known = Known(labels, target, ids, anchors, negatives)
         self.check(known)
         self.check_values(views, known)
         loss, log = self.evaluate(views, known, with_log=True)
@@ -274,6 +284,9 @@ class WeightedSum(Objective):
         for term_key, log in logs.items():
             merged.update({f"{term_key}/{key}": value for key, value in log.items()})
         return total, merged
+
+    def streams(self, n: int) -> bool:
+        return any("target" in term.accepts and term.streams(n) for term, _ in self._weighted())
 
     @property
     def averages(self) -> bool:

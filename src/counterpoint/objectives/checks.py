@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from counterpoint.objectives.tiles import Tiles, checked_tile
+
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 MODERATE = 1000
 """Beside a number beyond it a cosine in float32 keeps fewer than four digits."""
@@ -115,15 +117,20 @@ def sample_integers(name: str, values: Tensor | None, like: Tensor, lowest: int 
     return values.to(device=like.device, dtype=torch.int64)
 
 
-def sample_similarity(name: str, values: Tensor | None, like: Tensor, anchors: slice | None = None) -> Tensor:
+def sample_similarity(
+    name: str, values: Tensor | Tiles | None, like: Tensor, anchors: slice | None = None
+) -> Tensor:
     """`values` as a detached `(n, n)` tensor of the type of `like` `(n, d)`, or a ValueError.
 
+    values: a tensor, or `Tiles` of the n samples.
     anchors: with start and stop; of all rows these are taken, and they alone, `(a, n)`, may be given.
     """
     n = len(like)
+    if isinstance(values, Tiles) and not isinstance(values, Tensor):
+        values = whole_rows(name, values, like, slice(0, n) if anchors is None else anchors)
     rows = n if anchors is None else anchors.stop - anchors.start
     fits = isinstance(values, Tensor) and values.is_floating_point() and values.shape in {(n, n), (rows, n)}
-    if values is None or not fits:
+    if not isinstance(values, Tensor) or not fits:
         graph = "; a similarity graph gives it by graph.batch(ids)" if hasattr(values, "batch") else ""
         or_rows = "" if rows == n else f", or ({rows}, {n}) for the anchors alone"
         raise ValueError(
@@ -136,6 +143,18 @@ def sample_similarity(name: str, values: Tensor | None, like: Tensor, anchors: s
     if on_cpu:
         check_finite(name, values)
     return values.to(device=like.device)
+
+
+def check_length(name: str, tiles: Tiles, like: Tensor) -> None:
+    """ValueError unless tiles are of as many samples as there are rows in `like` `(n, d)`."""
+    if len(tiles) != len(like):
+        raise ValueError(f"{name} must give tiles of {len(like)} samples, got those of {len(tiles)}")
+
+
+def whole_rows(name: str, tiles: Tiles, like: Tensor, anchors: slice) -> Tensor:
+    """The rows of some anchors, `(a, n)`, of a target given by tiles; ValueError where they do not fit."""
+    check_length(name, tiles, like)
+    return checked_tile(tiles, anchors, slice(0, len(like)), like)
 
 
 def check_finite(name: str, values: Tensor) -> None:

@@ -15,43 +15,52 @@ Paper: van den Oord, Li, Vinyals, "Representation learning with contrastive pred
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
+import torch
 from torch import Tensor
 
 from counterpoint.objectives.base import Known
-from counterpoint.objectives.checks import positive
-from counterpoint.objectives.fenchel_young import fenchel_young
-from counterpoint.objectives.row_objective import RowObjective
-from counterpoint.objectives.rows import Rows, same_id, scores_across_views, target_across_views, unit_views
+from counterpoint.objectives.checks import positive, sample_integers
+from counterpoint.objectives.rows import (
+    Rows,
+    add_negatives,
+    same_id,
+    scores_across_views,
+    target_across_views,
+    unit_negatives,
+)
+from counterpoint.objectives.streamed import ChunkSize, StreamedObjective
+from counterpoint.objectives.tile_losses import across_losses
 
 
-def infonce(*views: Tensor, tau: float = 0.1, ids: Tensor | None = None, map: str = "softmax") -> Tensor:
+def infonce(
+    *views: Tensor,
+    tau: float = 0.1,
+    ids: Tensor | None = None,
+    negatives: Tensor | None = None,
+    map: str = "softmax",
+    chunk_size: ChunkSize = "auto",
+) -> Tensor:
     """InfoNCE of two or more views `(n, d)`, a scalar.
 
     tau: temperature, above 0; divides the cosines.
     ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly.
+    negatives: `(m, d)`; further candidates of every anchor, of any length, such as a queue's.
     map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
+    chunk_size: how many anchors and candidates at a time, see `StreamedObjective`.
 
-    Raises ValueError on views that do not fit together, a bad `tau`, `map` or bad `ids`.
+    Raises ValueError on views that do not fit together, or a bad argument.
 
     >>> import torch
     >>> z = torch.eye(3)
-    >>> infonce(z, z, tau=0.5)
-    tensor(0.2395)
+    >>> infonce(z, z, tau=0.5), infonce(z, z, tau=0.5, negatives=-z)
+    (tensor(0.2395), tensor(0.4629))
     """
-    rows = _rows(views, positive("tau", tau), Known(ids=ids))
-    return fenchel_young(rows.scores, rows.target, map).mean()
+    return InfoNCE(tau, map, chunk_size).forward(*views, ids=ids, negatives=negatives)
 
 
-def _rows(views: Sequence[Tensor], tau: float, known: Known) -> Rows:
-    z = unit_views("InfoNCE", views)
-    anchors = known.anchored(len(z[0]))
-    scores = scores_across_views(z, tau, both_ways=False, anchors=anchors)
-    target = target_across_views(same_id(known.ids, z[0], anchors), scores, anchors)
-    return Rows(scores, target, candidates=scores.shape[1])
-
-
-class InfoNCE(RowObjective):
+class InfoNCE(StreamedObjective):
     """Module form of `infonce`.
 
     >>> import torch
@@ -59,14 +68,28 @@ class InfoNCE(RowObjective):
     tensor(0.2395)
     """
 
-    accepts = ("ids",)
+    accepts = ("ids", "negatives")
 
-    def __init__(self, tau: float = 0.1, map: str = "softmax") -> None:
-        super().__init__(map)
+    def __init__(self, tau: float = 0.1, map: str = "softmax", chunk_size: ChunkSize = "auto") -> None:
+        super().__init__(map, chunk_size=chunk_size)
         self.tau = positive("tau", tau)
 
-    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, known)
+    def unit_rows(self, z: Sequence[Tensor], known: Known) -> Rows:
+        anchors = known.anchored(len(z[0]))
+        scores = scores_across_views(z, self.tau, both_ways=False, anchors=anchors)
+        target = target_across_views(same_id(known.ids, z[0], anchors), scores, anchors)
+        asking = [a[anchors] for a, _ in combinations(z, 2)]
+        rows = Rows(scores, target, candidates=scores.shape[1])
+        return add_negatives(rows, asking, unit_negatives(known.negatives, z[0]), self.tau)
+
+    def tile_losses(self, z: Sequence[Tensor], known: Known, rows: int) -> tuple[Tensor, float | None]:
+        anchors, negatives = known.anchored(len(z[0])), unit_negatives(known.negatives, z[0])
+        groups = None if known.ids is None else sample_integers("ids", known.ids, z[0])
+        losses = [
+            across_losses(a, b, self.tau, anchors, rows, groups, negatives=negatives)
+            for a, b in combinations(z, 2)
+        ]
+        return torch.cat(losses), None
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}{self._map_repr}"

@@ -25,10 +25,17 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from counterpoint.objectives.base import Known
-from counterpoint.objectives.checks import one_of, positive
-from counterpoint.objectives.fenchel_young import fenchel_young
-from counterpoint.objectives.row_objective import RowObjective
-from counterpoint.objectives.rows import Rows, same_id, scores_all_views, target_all_views, unit_views
+from counterpoint.objectives.checks import one_of, positive, sample_integers
+from counterpoint.objectives.rows import (
+    Rows,
+    add_negatives,
+    same_id,
+    scores_all_views,
+    target_all_views,
+    unit_negatives,
+)
+from counterpoint.objectives.streamed import ChunkSize, StreamedObjective
+from counterpoint.objectives.tile_losses import all_views_losses
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean_log": lambda losses: losses.mean(),
@@ -40,34 +47,28 @@ def ntxent(
     *views: Tensor,
     tau: float = 0.5,
     ids: Tensor | None = None,
+    negatives: Tensor | None = None,
     reduction: str = "mean_log",
     map: str = "softmax",
+    chunk_size: ChunkSize = "auto",
 ) -> Tensor:
     """NT-Xent of two or more views `(n, d)`, a scalar.
 
     tau: temperature, above 0; divides the cosines.
     ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly.
+    negatives: `(m, d)`; further candidates of every anchor, of any length, such as a queue's.
     reduction: "mean_log", or "log_mean" for the logarithm of the mean probability, which needs the softmax.
     map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
+    chunk_size: how many anchors and candidates at a time, see `StreamedObjective`.
 
-    Raises ValueError on views that do not fit together, a bad `tau`, `reduction`, `map` or `ids`.
+    Raises ValueError on views that do not fit together, or a bad argument.
 
     >>> import torch
     >>> z = torch.eye(3)
     >>> ntxent(z, z, tau=0.5)
     tensor(0.4327)
     """
-    rows = _rows(views, positive("tau", tau), Known(ids=ids))
-    reduce = REDUCTIONS[_reduction(reduction, map)]
-    return reduce(fenchel_young(rows.scores, rows.target, map))
-
-
-def _rows(views: Sequence[Tensor], tau: float, known: Known) -> Rows:
-    z = unit_views("NTXent", views)
-    anchors = known.anchored(len(z[0]))
-    scores = scores_all_views(z, tau, anchors)
-    target = target_all_views(same_id(known.ids, z[0], anchors), z, anchors)
-    return Rows(scores, target, candidates=scores.shape[1] - 1)
+    return NTXent(tau, reduction, map, chunk_size).forward(*views, ids=ids, negatives=negatives)
 
 
 def _reduction(reduction: str, map: str) -> str:
@@ -78,7 +79,7 @@ def _reduction(reduction: str, map: str) -> str:
     return reduction
 
 
-class NTXent(RowObjective):
+class NTXent(StreamedObjective):
     """Module form of `ntxent`.
 
     >>> import torch
@@ -86,17 +87,33 @@ class NTXent(RowObjective):
     tensor(0.4327)
     """
 
-    accepts = ("ids",)
+    accepts = ("ids", "negatives")
 
-    def __init__(self, tau: float = 0.5, reduction: str = "mean_log", map: str = "softmax") -> None:
-        super().__init__(map)
+    def __init__(
+        self,
+        tau: float = 0.5,
+        reduction: str = "mean_log",
+        map: str = "softmax",
+        chunk_size: ChunkSize = "auto",
+    ) -> None:
+        super().__init__(map, chunk_size=chunk_size)
         self.tau = positive("tau", tau)
         self.reduction = _reduction(reduction, map)
 
-    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, known)
+    def unit_rows(self, z: Sequence[Tensor], known: Known) -> Rows:
+        anchors = known.anchored(len(z[0]))
+        scores = scores_all_views(z, self.tau, anchors)
+        target = target_all_views(same_id(known.ids, z[0], anchors), z, anchors)
+        rows = Rows(scores, target, candidates=scores.shape[1] - 1)
+        asking = [view[anchors] for view in z]
+        return add_negatives(rows, asking, unit_negatives(known.negatives, z[0]), self.tau)
 
-    def reduce(self, rows: Rows, losses: Tensor) -> Tensor:
+    def tile_losses(self, z: Sequence[Tensor], known: Known, rows: int) -> tuple[Tensor, float | None]:
+        groups = None if known.ids is None else sample_integers("ids", known.ids, z[0])
+        negatives = unit_negatives(known.negatives, z[0])
+        return all_views_losses(z, self.tau, known.anchored(len(z[0])), rows, groups, negatives), None
+
+    def reduce(self, losses: Tensor, count: float | None) -> Tensor:
         return REDUCTIONS[self.reduction](losses)
 
     @property

@@ -50,6 +50,7 @@ from counterpoint.objectives.spectra import (
     unit,
     with_zeros,
 )
+from counterpoint.objectives.tiles import Tiles
 
 FORMS = ("code", "gap", "gt")
 REFERENCES = ("view", "graph")
@@ -130,7 +131,7 @@ def _loss(
     spectra: Sequence[Tensor],
     n: int,
     traces: Sequence[Tensor] | None,
-    target: Tensor | None,
+    target: Tensor | Tiles | None,
     options: _Options,
 ) -> Tensor:
     if options.reference == "graph":
@@ -190,7 +191,7 @@ def _small_traces(centres: Tensor, crosses: Tensor, n: int, shift: float) -> lis
     ]
 
 
-def _target_spectrum(target: Tensor | None, like: Tensor, n: int, options: _Options) -> Tensor:
+def _target_spectrum(target: Tensor | Tiles | None, like: Tensor, n: int, options: _Options) -> Tensor:
     if target is None:
         raise ValueError('QARe requires target with reference="graph", given by name: target=...')
     similarity = sample_similarity("target", target, like=like.new_empty(n, 1))

@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import not_negative, one_of
 from counterpoint.objectives.fenchel_young import MAPS, fenchel_young, lower_positives, probability
-from counterpoint.objectives.rows import Rows
+from counterpoint.objectives.rows import Rows, mean_of
 from counterpoint.objectives.simplex import row_blocks
 
 NEARLY_BEST = 1 - 1e-4
@@ -46,9 +46,9 @@ class RowObjective(Objective):
         """The loss of each anchor, `(r,)`; the Fenchel-Young loss where a subclass says nothing else."""
         return fenchel_young(rows.scores, rows.target, self.map, self.margin)
 
-    def reduce(self, rows: Rows, losses: Tensor) -> Tensor:
-        """From the losses of the anchors to a scalar: their mean."""
-        return rows.mean(losses)
+    def reduce(self, losses: Tensor, count: float | None) -> Tensor:
+        """From the losses of the anchors to a scalar: their mean, as by `Rows.mean`."""
+        return mean_of(losses, count)
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         """What to log beside the loss and what all objectives log."""
@@ -72,9 +72,12 @@ class RowObjective(Objective):
         return "" if self.map == "softmax" else f", map={self.map!r}"
 
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
-        rows = self.rows(views, known)
+        return self.evaluate_rows(self.rows(views, known), with_log)
+
+    def evaluate_rows(self, rows: Rows, with_log: bool) -> tuple[Tensor, Log]:
+        """As `evaluate`, from the rows."""
         losses = self.losses(rows)
-        loss = self.reduce(rows, losses)
+        loss = self.reduce(losses, rows.count)
         if not with_log:
             return loss, {}
         with torch.no_grad():

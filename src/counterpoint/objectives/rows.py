@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from counterpoint.objectives.checks import check_views, sample_integers
 
@@ -48,7 +50,12 @@ class Rows:
         Where only some samples are anchors, means of the parts average to the mean of the whole, each
         counting with its share of the samples.
         """
-        return values.mean() if self.count is None else values.sum() / self.count
+        return mean_of(values, self.count)
+
+
+def mean_of(values: Tensor, count: float | None) -> Tensor:
+    """The mean over the anchors of one value for each `(r,)`, with the count of `Rows`."""
+    return values.mean() if count is None else values.sum() / count
 
 
 def unit_views(objective: str, views: Sequence[Tensor], fewest: int = 2) -> list[Tensor]:
@@ -66,9 +73,27 @@ def _unit(z: Tensor) -> Tensor:
 
 
 def _products(a: Tensor, b: Tensor) -> Tensor:
-    # Autocast would round the scores to half precision, whatever the precision of a and b.
-    with torch.autocast(a.device.type, enabled=False):
-        return a @ b.T
+    return cast(Tensor, _Products.apply(a, b))
+
+
+class _Products(torch.autograd.Function):
+    """a @ b.T, written by hand because autocast would round its gradient too, and overflow in float16."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        with torch.autocast(a.device.type, enabled=False):
+            return a @ b.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            return (
+                grad @ b if ctx.needs_input_grad[0] else None,
+                grad.T @ a if ctx.needs_input_grad[1] else None,
+            )
 
 
 def own_places(anchors: slice, n: int, v: int, device: torch.device) -> Tensor:
@@ -114,6 +139,34 @@ def scores_across_views(
         if both_ways:
             blocks.append(_products(b[anchors] / tau, a) if some else scores.T)
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+
+def add_negatives(rows: Rows, anchors: Sequence[Tensor], negatives: Tensor | None, tau: float) -> Rows:
+    """The rows with further candidates `(m, d)` that are no positives; anchors: their vectors, in order."""
+    if negatives is None or not len(negatives):
+        return rows
+    scores = torch.cat([rows.scores, _products(torch.cat(list(anchors)) / tau, negatives)], 1)
+    target = rows.target
+    if target.ndim == 2:
+        target = torch.cat([target, target.new_zeros(len(target), len(negatives))], 1)
+    return replace(rows, scores=scores, target=target, candidates=rows.candidates + len(negatives))
+
+
+def unit_negatives(negatives: Tensor | None, like: Tensor) -> Tensor | None:
+    """Further candidates `(m, d)` as unit vectors of the type of `like` `(n, d)`, without a gradient."""
+    if negatives is None:
+        return None
+    fits = isinstance(negatives, Tensor) and negatives.ndim == 2 and negatives.is_floating_point()
+    if not fits or negatives.shape[1] != like.shape[1] or negatives.device != like.device:
+        got = (
+            f"{tuple(negatives.shape)}, {negatives.dtype}, {negatives.device}"
+            if fits
+            else repr(negatives)[:60]
+        )
+        raise ValueError(
+            f"negatives must be a floating tensor (m, {like.shape[1]}) on {like.device}, got {got}"
+        )
+    return _unit(negatives.detach().to(like.dtype))
 
 
 def same_id(ids: Tensor | None, like: Tensor, anchors: slice | None = None) -> Tensor | None:

@@ -32,9 +32,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from counterpoint.objectives.base import Known
-from counterpoint.objectives.checks import not_negative, one_of, positive, sample_similarity
-from counterpoint.objectives.fenchel_young import fenchel_young
-from counterpoint.objectives.row_objective import RowObjective
+from counterpoint.objectives.checks import one_of, positive, sample_similarity
 from counterpoint.objectives.rows import (
     Rows,
     same_id,
@@ -43,8 +41,9 @@ from counterpoint.objectives.rows import (
     target_across_views,
     target_all_views,
     target_soft,
-    unit_views,
 )
+from counterpoint.objectives.streamed import ChunkSize, StreamedObjective
+from counterpoint.objectives.tiles import Tiles
 
 LAYOUTS = ("all_views", "inter_view")
 
@@ -54,18 +53,20 @@ def sparseclr(
     tau: float = 1.0,
     margin: float = 1.0,
     layout: str = "all_views",
-    target: Tensor | None = None,
+    target: Tensor | Tiles | None = None,
     tau_s: float = 0.1,
     ids: Tensor | None = None,
+    chunk_size: ChunkSize = "auto",
 ) -> Tensor:
     """SparseCLR of two or more views `(n, d)`, a scalar.
 
     tau: temperature, above 0; divides the cosines.
     margin: by how much a positive is lowered, 0 or above, in units of cosine over tau.
     layout: "all_views" or "inter_view", where the candidates come from.
-    target: `(n, n)`, similarity of the samples to each other, for soft positives.
+    target: similarity of the samples to each other for soft positives, `(n, n)`, or `Tiles` of it.
     tau_s: temperature of the target, above 0.
     ids: `(n,)` integers; samples with equal ids are positives of each other, uniformly. Not with `target`.
+    chunk_size: how many anchors at a time, see `StreamedObjective`.
 
     Raises ValueError on views that do not fit together, a bad argument, or both `target` and `ids`.
 
@@ -74,34 +75,14 @@ def sparseclr(
     >>> sparseclr(z, z), sparseclr(z, z, margin=0), sparseclr(z, z, tau=0.5)
     (tensor(0.4000), tensor(0.), tensor(0.))
     """
-    one_of("layout", layout, LAYOUTS)
-    known = Known(target=target, ids=ids)
-    rows = _rows(views, positive("tau", tau), layout, positive("tau_s", tau_s), known)
-    return fenchel_young(rows.scores, rows.target, "sparsemax", not_negative("margin", margin)).mean()
-
-
-def _rows(views: Sequence[Tensor], tau: float, layout: str, tau_s: float, known: Known) -> Rows:
-    z = unit_views("SparseCLR", views)
-    anchors = known.anchored(len(z[0]))
-    if known.target is not None and known.ids is not None:
-        raise ValueError("SparseCLR takes target or ids, not both: each says what an anchor's positives are")
-    all_views = layout == "all_views"
-    scores = scores_all_views(z, tau, anchors) if all_views else scores_across_views(z, tau, anchors=anchors)
-    if known.target is not None:
-        similarity = sample_similarity("target", known.target, like=z[0], anchors=anchors)
-        soft = target_soft(similarity, tau_s, len(z), anchors) if all_views else None
-        y = _soft_across(similarity, tau_s, scores) if soft is None else soft
-    else:
-        same = same_id(known.ids, z[0], anchors)
-        y = target_all_views(same, z, anchors) if all_views else target_across_views(same, scores, anchors)
-    return Rows(scores, y, candidates=scores.shape[1] - all_views)
+    return SparseCLR(tau, margin, layout, tau_s, chunk_size).forward(*views, target=target, ids=ids)
 
 
 def _soft_across(similarity: Tensor, tau_s: float, scores: Tensor) -> Tensor:
     return (similarity / tau_s).softmax(1).repeat(len(scores) // len(similarity), 1)
 
 
-class SparseCLR(RowObjective):
+class SparseCLR(StreamedObjective):
     """Module form of `sparseclr`.
 
     >>> import torch
@@ -113,14 +94,41 @@ class SparseCLR(RowObjective):
     accepts = ("target", "ids")
 
     def __init__(
-        self, tau: float = 1.0, margin: float = 1.0, layout: str = "all_views", tau_s: float = 0.1
+        self,
+        tau: float = 1.0,
+        margin: float = 1.0,
+        layout: str = "all_views",
+        tau_s: float = 0.1,
+        chunk_size: ChunkSize = "auto",
     ) -> None:
-        super().__init__("sparsemax", margin)
+        super().__init__("sparsemax", margin, chunk_size)
         self.tau, self.tau_s = positive("tau", tau), positive("tau_s", tau_s)
         self.layout = one_of("layout", layout, LAYOUTS)
 
-    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, self.layout, self.tau_s, known)
+    def unit_rows(self, z: Sequence[Tensor], known: Known) -> Rows:
+        if known.target is not None and known.ids is not None:
+            raise ValueError(
+                "SparseCLR takes target or ids, not both: each says what an anchor's positives are"
+            )
+        anchors, all_views = known.anchored(len(z[0])), self.layout == "all_views"
+        if all_views:
+            scores = scores_all_views(z, self.tau, anchors)
+        else:
+            scores = scores_across_views(z, self.tau, anchors=anchors)
+        return Rows(scores, self._target(z, scores, known, anchors), scores.shape[1] - all_views)
+
+    def _target(self, z: Sequence[Tensor], scores: Tensor, known: Known, anchors: slice) -> Tensor:
+        all_views = self.layout == "all_views"
+        if known.target is None:
+            same = same_id(known.ids, z[0], anchors)
+            if all_views:
+                return target_all_views(same, z, anchors)
+            return target_across_views(same, scores, anchors)
+        similarity = sample_similarity("target", known.target, like=z[0], anchors=anchors)
+        if all_views:
+            return target_soft(similarity, self.tau_s, len(z), anchors)
+        return _soft_across(similarity, self.tau_s, scores)
 
     def extra_repr(self) -> str:
-        return f"tau={self.tau}, margin={self.margin}, layout={self.layout!r}, tau_s={self.tau_s}"
+        chunk = "" if self.chunk_size == "auto" else f", chunk_size={self.chunk_size}"
+        return f"tau={self.tau}, margin={self.margin}, layout={self.layout!r}, tau_s={self.tau_s}{chunk}"

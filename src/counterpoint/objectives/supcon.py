@@ -27,53 +27,33 @@ from torch import Tensor
 
 from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import positive, sample_integers
-from counterpoint.objectives.fenchel_young import fenchel_young
-from counterpoint.objectives.row_objective import RowObjective
-from counterpoint.objectives.rows import Rows, own_places, scores_all_views, target_all_views, unit_views
+from counterpoint.objectives.rows import Rows, own_places, scores_all_views, target_all_views
+from counterpoint.objectives.streamed import ChunkSize, StreamedObjective
+from counterpoint.objectives.tile_losses import all_views_losses
 
 
-def supcon(*views: Tensor, labels: Tensor, tau: float = 0.1, map: str = "softmax") -> Tensor:
+def supcon(
+    *views: Tensor,
+    labels: Tensor,
+    tau: float = 0.1,
+    map: str = "softmax",
+    chunk_size: ChunkSize = "auto",
+) -> Tensor:
     """SupCon of one or more views `(n, d)` with labels `(n,)`, a scalar.
 
     labels: integers, -1 for an unlabelled sample.
     tau: temperature, above 0; divides the cosines.
     map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
+    chunk_size: how many anchors and candidates at a time, see `StreamedObjective`.
 
-    Raises ValueError on views that do not fit together, bad `labels`, `tau` or `map`, or no anchor with a
-    positive.
+    Raises ValueError on views that do not fit together, a bad argument, or no anchor with a positive.
 
     >>> import torch
     >>> z = torch.eye(3)
     >>> supcon(z, z, labels=torch.tensor([0, 0, 1]), tau=0.5)
     tensor(1.3215)
     """
-    rows = _rows(views, positive("tau", tau), Known(labels))
-    return rows.mean(fenchel_young(rows.scores, rows.target, map))
-
-
-def _rows(views: Sequence[Tensor], tau: float, known: Known) -> Rows:
-    z = unit_views("SupCon", views, fewest=1)
-    n, v = len(z[0]), len(z)
-    anchors = known.anchored(n)
-    labels = sample_integers("labels", known.labels, like=z[0], lowest=-1)
-    same = (labels[anchors, None] == labels) & (labels >= 0)
-    same.scatter_(1, own_places(anchors, n, 1, labels.device), True)
-    target = target_all_views(same, z, anchors)
-    scores = scores_all_views(z, tau, anchors)
-    candidates = scores.shape[1] - 1
-    if v > 1:
-        return Rows(scores, target, candidates)
-    has_positive = with_positive(labels)
-    kept = int(has_positive.sum())
-    if kept == 0:
-        raise ValueError(
-            f"SupCon: none of the {n} anchors has a positive; give a second view, or labels that repeat"
-        )
-    if kept == n:
-        return Rows(scores, target, candidates)
-    scores, target = scores[has_positive[anchors]], target[has_positive[anchors]]
-    # Not the number of rows: a part counts with its share of the samples, and these with theirs of the rows.
-    return Rows(scores, target, candidates, n - kept, count=len(same) * kept / n)
+    return SupCon(tau, map, chunk_size).forward(*views, labels=labels)
 
 
 def with_positive(labels: Tensor) -> Tensor:
@@ -86,7 +66,7 @@ def with_positive(labels: Tensor) -> Tensor:
     return torch.logical_and(counts[place] > 1, labels >= 0)
 
 
-class SupCon(RowObjective):
+class SupCon(StreamedObjective):
     """Module form of `supcon`.
 
     >>> import torch
@@ -96,13 +76,37 @@ class SupCon(RowObjective):
 
     accepts = ("labels",)
     requires = ("labels",)
+    fewest = 1
 
-    def __init__(self, tau: float = 0.1, map: str = "softmax") -> None:
-        super().__init__(map)
+    def __init__(self, tau: float = 0.1, map: str = "softmax", chunk_size: ChunkSize = "auto") -> None:
+        super().__init__(map, chunk_size=chunk_size)
         self.tau = positive("tau", tau)
 
-    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, known)
+    def unit_rows(self, z: Sequence[Tensor], known: Known) -> Rows:
+        n, anchors = len(z[0]), known.anchored(len(z[0]))
+        labels = sample_integers("labels", known.labels, like=z[0], lowest=-1)
+        same = (labels[anchors, None] == labels) & (labels >= 0)
+        same.scatter_(1, own_places(anchors, n, 1, labels.device), True)
+        target = target_all_views(same, z, anchors)
+        scores = scores_all_views(z, self.tau, anchors)
+        candidates = scores.shape[1] - 1
+        counted = _counted(z, labels)
+        if counted is None:
+            return Rows(scores, target, candidates)
+        skipped, count = _share(counted, anchors)
+        scores, target = scores[counted[anchors]], target[counted[anchors]]
+        return Rows(scores, target, candidates, skipped, count)
+
+    def tile_losses(self, z: Sequence[Tensor], known: Known, rows: int) -> tuple[Tensor, float | None]:
+        n, anchors = len(z[0]), known.anchored(len(z[0]))
+        labels = sample_integers("labels", known.labels, like=z[0], lowest=-1)
+        counted = _counted(z, labels)
+        # Each unlabelled sample is a group by itself.
+        groups = torch.where(labels < 0, -1 - torch.arange(n, device=labels.device), labels)
+        losses = all_views_losses(z, self.tau, anchors, rows, groups)
+        if counted is None:
+            return losses, None
+        return losses[counted[anchors]], _share(counted, anchors)[1]
 
     def log(self, rows: Rows, losses: Tensor) -> Log:
         skipped = torch.full((), rows.anchors_skipped, device=losses.device)
@@ -110,3 +114,24 @@ class SupCon(RowObjective):
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}{self._map_repr}"
+
+
+def _counted(z: Sequence[Tensor], labels: Tensor) -> Tensor | None:
+    """Which samples have a positive, `(n,)` bool; None where all have. ValueError where none has."""
+    if len(z) > 1:
+        return None
+    counted = with_positive(labels)
+    kept = int(counted.sum())
+    if kept == 0:
+        raise ValueError(
+            f"SupCon: none of the {len(labels)} anchors has a positive; "
+            "give a second view, or labels that repeat"
+        )
+    return None if kept == len(labels) else counted
+
+
+def _share(counted: Tensor, anchors: slice) -> tuple[int, float]:
+    """How many of all samples are skipped, and what a sum over these anchors is divided by."""
+    n, kept = len(counted), int(counted.sum())
+    # Not their own number: a part counts with its share of the samples, and these with theirs of the rows.
+    return n - kept, (anchors.stop - anchors.start) * kept / n

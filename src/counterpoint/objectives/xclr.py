@@ -26,52 +26,47 @@ graphs", 2024, arXiv 2407.18134.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor
 
 from counterpoint.objectives.base import Known
 from counterpoint.objectives.checks import positive, sample_similarity
-from counterpoint.objectives.fenchel_young import fenchel_young
-from counterpoint.objectives.row_objective import RowObjective
-from counterpoint.objectives.rows import Rows, scores_all_views, target_soft, unit_views
+from counterpoint.objectives.rows import Rows, scores_all_views, target_soft
+from counterpoint.objectives.streamed import ChunkSize, StreamedObjective
+from counterpoint.objectives.tile_losses import soft_losses
+from counterpoint.objectives.tiles import Tiles
 
 
 def xclr(
-    *views: Tensor, target: Tensor, tau: float = 0.1, tau_s: float = 0.1, map: str = "softmax"
+    *views: Tensor,
+    target: Tensor | Tiles,
+    tau: float = 0.1,
+    tau_s: float = 0.1,
+    map: str = "softmax",
+    chunk_size: ChunkSize = "auto",
 ) -> Tensor:
-    """X-CLR of one or more views `(n, d)` with a target `(n, n)`, a scalar.
+    """X-CLR of one or more views `(n, d)` with a target of n samples, a scalar.
 
-    target: similarity of the n samples to each other, floating and finite; row i is the anchor's. Cosines of
-        caption embeddings do as they are.
+    target: similarity of the n samples to each other, `(n, n)` floating and finite, or `Tiles` of it; row i
+        is the anchor's. Cosines of caption embeddings do as they are.
     tau: temperature of the cosines, above 0.
     tau_s: temperature of the target, above 0.
     map: "softmax", "entmax15", "sparsemax" or "argmax", see `fenchel_young`.
+    chunk_size: how many anchors and candidates at a time, see `StreamedObjective`.
 
-    Raises ValueError on views that do not fit together, a bad `target`, `tau`, `tau_s` or `map`, or a single
-    view of a single sample, which has no candidate.
+    Raises ValueError on views that do not fit together, a bad argument, or a single view of a single sample,
+    which has no candidate.
 
     >>> import torch
     >>> z = torch.eye(3)
     >>> xclr(z, z, target=torch.eye(3), tau=0.5, tau_s=0.5)
     tensor(1.1351)
     """
-    rows = _rows(views, positive("tau", tau), positive("tau_s", tau_s), Known(target=target))
-    return fenchel_young(rows.scores, rows.target, map).mean()
+    return XCLR(tau, tau_s, map, chunk_size).forward(*views, target=target)
 
 
-def _rows(views: Sequence[Tensor], tau: float, tau_s: float, known: Known) -> Rows:
-    z = unit_views("XCLR", views, fewest=1)
-    anchors = known.anchored(len(z[0]))
-    similarity = sample_similarity("target", known.target, like=z[0], anchors=anchors)
-    if len(z) * len(z[0]) == 1:
-        raise ValueError(
-            "XCLR: one view of 1 sample has nothing to be compared with; give 2 samples or 2 views"
-        )
-    scores = scores_all_views(z, tau, anchors)
-    return Rows(scores, target_soft(similarity, tau_s, len(z), anchors), candidates=scores.shape[1] - 1)
-
-
-class XCLR(RowObjective):
+class XCLR(StreamedObjective):
     """Module form of `xclr`.
 
     >>> import torch
@@ -81,13 +76,37 @@ class XCLR(RowObjective):
 
     accepts = ("target",)
     requires = ("target",)
+    fewest = 1
 
-    def __init__(self, tau: float = 0.1, tau_s: float = 0.1, map: str = "softmax") -> None:
-        super().__init__(map)
+    def __init__(
+        self,
+        tau: float = 0.1,
+        tau_s: float = 0.1,
+        map: str = "softmax",
+        chunk_size: ChunkSize = "auto",
+    ) -> None:
+        super().__init__(map, chunk_size=chunk_size)
         self.tau, self.tau_s = positive("tau", tau), positive("tau_s", tau_s)
 
-    def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
-        return _rows(views, self.tau, self.tau_s, known)
+    def unit_rows(self, z: Sequence[Tensor], known: Known) -> Rows:
+        anchors = known.anchored(len(z[0]))
+        similarity = sample_similarity("target", known.target, like=z[0], anchors=anchors)
+        _check_two(z)
+        scores = scores_all_views(z, self.tau, anchors)
+        target = target_soft(similarity, self.tau_s, len(z), anchors)
+        return Rows(scores, target, candidates=scores.shape[1] - 1)
+
+    def tile_losses(self, z: Sequence[Tensor], known: Known, rows: int) -> tuple[Tensor, float | None]:
+        _check_two(z)
+        tiles = cast(Tiles, known.target)
+        return soft_losses(z, self.tau, known.anchored(len(z[0])), rows, tiles, self.tau_s), None
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, tau_s={self.tau_s}{self._map_repr}"
+
+
+def _check_two(z: Sequence[Tensor]) -> None:
+    if len(z) * len(z[0]) == 1:
+        raise ValueError(
+            "XCLR: one view of 1 sample has nothing to be compared with; give 2 samples or 2 views"
+        )

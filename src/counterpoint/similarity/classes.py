@@ -12,6 +12,7 @@ from torch import Tensor
 from counterpoint.data.samples import UNLABELLED
 from counterpoint.similarity.checks import TOLERANCE, check_ids, check_labels, check_symmetric
 from counterpoint.similarity.graph import SimilarityGraph
+from counterpoint.similarity.tiles import GraphTiles, UnitTiles
 from counterpoint.similarity.text import PACKAGED, encode_distinct, encode_texts, encoder_title
 
 TEMPLATE = "a photo of a {}"
@@ -54,6 +55,7 @@ class ClassGraph(SimilarityGraph):
                 "the similarity of a sample to itself"
             )
         self.table, self.name = table.clamp(max=1).to(self.labels.device), name
+        self.bounds = min(0.0, float(table.min())), 1.0
 
     @classmethod
     def from_names(
@@ -119,6 +121,8 @@ class EmbeddingGraph(SimilarityGraph):
             [0.6000, 0.8000, 1.0000]])
     """
 
+    bounds = (-1.0, 1.0)
+
     def __init__(self, vectors: Tensor, name: str = "embeddings", *, index: Tensor | None = None) -> None:
         if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or vectors.ndim != 2:
             got = (
@@ -172,6 +176,14 @@ class EmbeddingGraph(SimilarityGraph):
         with torch.autocast(device.type, enabled=False):
             value = self._unit(rows) @ self._unit(columns).T
         return value.clamp_(-1, 1).masked_fill_(rows[:, None] == columns, 1.0)
+
+    def _tiles(self, ids: Tensor) -> GraphTiles:
+        rows = ids.to(self.vectors.device)
+        if self.index is not None:
+            rows = self.index[rows]
+        with torch.no_grad():
+            unit = UnitTiles(self._unit(rows).to(ids.device), rows.to(ids.device))
+        return GraphTiles(len(ids), unit, self.bounds)
 
     def _unit(self, rows: Tensor) -> Tensor:
         z = self.vectors[rows].double()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from counterpoint.data.samples import UNLABELLED
 from counterpoint.similarity.checks import check_count, check_ids, check_labels, check_symmetric
+from counterpoint.similarity.tiles import GraphTiles
 
 
 class SimilarityGraph(ABC):
@@ -24,6 +25,7 @@ class SimilarityGraph(ABC):
     A graph of your own sets `name` and writes `__len__` and `_between`.
 
     name: short words for reports, such as "class names (all-MiniLM-L6-v2)".
+    bounds: two numbers that no similarity lies outside of, or None; tiles are quicker where they are known.
 
     >>> class Years(SimilarityGraph):
     ...     def __init__(self, year):
@@ -39,6 +41,7 @@ class SimilarityGraph(ABC):
     """
 
     name: str
+    bounds: tuple[float, float] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self)} samples)"
@@ -81,6 +84,7 @@ class SimilarityGraph(ABC):
         check_ids(columns, len(self), "columns")
         return self._float32(rows, columns)
 
+<<<<<<< HEAD
     def __add__(self, other: SimilarityGraph) -> SimilarityGraph:
         """The sum, pair by pair."""
         from counterpoint.similarity.algebra import SumGraph, terms
@@ -120,6 +124,25 @@ class SimilarityGraph(ABC):
         from counterpoint.similarity.algebra import ThresholdGraph
 
         return ThresholdGraph(self, least)
+=======
+    def tiles(self, ids: Tensor) -> GraphTiles:
+        """The similarity of the samples `ids` `(n,)` to each other a tile at a time, as `batch` gives it whole.
+
+        Takes O(n) memory and what a graph holds of each sample, such as a vector. Raises ValueError as
+        `batch` does.
+
+        >>> tiles = InstanceGraph(5).tiles(torch.tensor([4, 0, 4]))
+        >>> tiles.tile(slice(1, 3), slice(0, 3))
+        tensor([[0., 1., 0.],
+                [1., 0., 1.]])
+        """
+        check_ids(ids, len(self))
+        return self._tiles(ids)
+
+    def _tiles(self, ids: Tensor) -> GraphTiles:
+        """As `tiles`, for ids already checked: by `_between`, where a graph has nothing quicker."""
+        return GraphTiles(len(ids), lambda rows, columns: self._float32(ids[rows], ids[columns]), self.bounds)
+>>>>>>> 3f2c7c9 (Losses without the table of scores: tiles with sums forward and recomputation backward, blocks of rows for other maps)
 
     def _float32(self, rows: Tensor, columns: Tensor) -> Tensor:
         with torch.no_grad():
@@ -135,6 +158,8 @@ class InstanceGraph(SimilarityGraph):
     tensor([[1., 0.],
             [0., 1.]])
     """
+
+    bounds = (0.0, 1.0)
 
     def __init__(self, n: int, name: str = "instances") -> None:
         self.n, self.name = check_count(n), name
@@ -157,6 +182,8 @@ class LabelGraph(SimilarityGraph):
             [0., 0., 1., 0.],
             [0., 0., 0., 1.]])
     """
+
+    bounds = (0.0, 1.0)
 
     def __init__(self, labels: Tensor, name: str = "labels") -> None:
         self.labels, self.name = check_labels(labels), name
@@ -186,6 +213,7 @@ class MatrixGraph(SimilarityGraph):
 
     def __init__(self, matrix: Tensor, name: str = "matrix") -> None:
         self.matrix, self.name = check_symmetric(matrix, "matrix"), name
+        self.bounds = float(self.matrix.min()), float(self.matrix.max())
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -215,6 +243,8 @@ class RandomGraph(SimilarityGraph):
             [1.0000, 1.0000, 0.7899],
             [0.7899, 0.7899, 1.0000]])
     """
+
+    bounds = (0.0, 1.0)
 
     def __init__(
         self,
