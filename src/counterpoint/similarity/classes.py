@@ -12,8 +12,8 @@ from torch import Tensor
 from counterpoint.data.samples import UNLABELLED
 from counterpoint.similarity.checks import TOLERANCE, check_ids, check_labels, check_symmetric
 from counterpoint.similarity.graph import SimilarityGraph
-from counterpoint.similarity.tiles import GraphTiles, UnitTiles
 from counterpoint.similarity.text import PACKAGED, encode_distinct, encode_texts, encoder_title
+from counterpoint.similarity.tiles import GraphTiles, UnitTiles
 
 TEMPLATE = "a photo of a {}"
 CHECK_ROWS = 65_536

@@ -84,7 +84,24 @@ class SimilarityGraph(ABC):
         check_ids(columns, len(self), "columns")
         return self._float32(rows, columns)
 
-<<<<<<< HEAD
+    def tiles(self, ids: Tensor) -> GraphTiles:
+        """The similarity of the samples `ids` `(n,)` to each other a tile at a time; `batch` gives it whole.
+
+        Takes O(n) memory and what a graph holds of each sample, such as a vector. Raises ValueError as
+        `batch` does.
+
+        >>> tiles = InstanceGraph(5).tiles(torch.tensor([4, 0, 4]))
+        >>> tiles.tile(slice(1, 3), slice(0, 3))
+        tensor([[0., 1., 0.],
+                [1., 0., 1.]])
+        """
+        check_ids(ids, len(self))
+        return self._tiles(ids)
+
+    def _tiles(self, ids: Tensor) -> GraphTiles:
+        """As `tiles`, for ids already checked: by `_between`, where a graph has nothing quicker."""
+        return GraphTiles(len(ids), lambda rows, columns: self._float32(ids[rows], ids[columns]), self.bounds)
+
     def __add__(self, other: SimilarityGraph) -> SimilarityGraph:
         """The sum, pair by pair."""
         from counterpoint.similarity.algebra import SumGraph, terms
@@ -124,25 +141,6 @@ class SimilarityGraph(ABC):
         from counterpoint.similarity.algebra import ThresholdGraph
 
         return ThresholdGraph(self, least)
-=======
-    def tiles(self, ids: Tensor) -> GraphTiles:
-        """The similarity of the samples `ids` `(n,)` to each other a tile at a time, as `batch` gives it whole.
-
-        Takes O(n) memory and what a graph holds of each sample, such as a vector. Raises ValueError as
-        `batch` does.
-
-        >>> tiles = InstanceGraph(5).tiles(torch.tensor([4, 0, 4]))
-        >>> tiles.tile(slice(1, 3), slice(0, 3))
-        tensor([[0., 1., 0.],
-                [1., 0., 1.]])
-        """
-        check_ids(ids, len(self))
-        return self._tiles(ids)
-
-    def _tiles(self, ids: Tensor) -> GraphTiles:
-        """As `tiles`, for ids already checked: by `_between`, where a graph has nothing quicker."""
-        return GraphTiles(len(ids), lambda rows, columns: self._float32(ids[rows], ids[columns]), self.bounds)
->>>>>>> 3f2c7c9 (Losses without the table of scores: tiles with sums forward and recomputation backward, blocks of rows for other maps)
 
     def _float32(self, rows: Tensor, columns: Tensor) -> Tensor:
         with torch.no_grad():

@@ -257,7 +257,7 @@ class Loop:
         return {**values, **where, "spread": spread(torch.cat(views)), "lr": lr}
 
     def _loss(
-        self, views: Sequence[Tensor], side: dict[str, Tensor], logged: bool
+        self, views: Sequence[Tensor], side: dict[str, Any], logged: bool
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """The loss and its log; no loss where the objective refuses embeddings that are not finite."""
         try:

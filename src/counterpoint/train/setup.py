@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -122,6 +123,7 @@ class Relations:
 
     labels: Tensor | None
     graph: SimilarityGraph | None
+    by_tiles: Callable[[int], bool] = lambda n: False
 
     @classmethod
     def of(
@@ -129,15 +131,17 @@ class Relations:
     ) -> Relations:
         """Those side arguments that the objective uses; ValueError where the data lacks a required one."""
         labels = train.column(recipe.data.label).values if "labels" in objective.requires else None
-        return cls(labels, graph if "target" in objective.accepts else None)
+        return cls(labels, graph if "target" in objective.accepts else None, objective.streams)
 
-    def batch(self, ids: Tensor, device: torch.device) -> dict[str, Tensor]:
+    def batch(self, ids: Tensor, device: torch.device) -> dict[str, Any]:
         """The side arguments for these samples."""
-        side: dict[str, Tensor] = {}
+        side: dict[str, Any] = {}
         if self.labels is not None:
             side["labels"] = self.labels[ids].to(device)
         if self.graph is not None:
-            side["target"] = self.graph.batch(ids).to(device)
+            # Whole, it would be larger than all else that an objective without a table of scores needs.
+            whole = not self.by_tiles(len(ids))
+            side["target"] = self.graph.batch(ids).to(device) if whole else self.graph.tiles(ids.to(device))
         return side
 
 
