@@ -1,6 +1,6 @@
 """What the losses cost without their table of scores, against the table, against peers, against the products.
 
-    python benchmarks/streaming.py [--only scale,plain,peers,floor,table] [--small] [--repeats 5] [--threads 2]
+    python benchmarks/streaming.py [--only scale,plain,peers,floor,table] [--small] [--repeats 5]
 
 Times are of a forward and a backward pass, the arms of a comparison in turn in one process. Memory is the
 largest resident set of the process during one call, above what it was before (`scale`), or the most that
@@ -65,7 +65,12 @@ def scale(small: bool, repeats: int) -> list[Row]:
         z, graph = views(n), graph_of(n)
         objective, ids = OBJECTIVES["xclr"](), torch.arange(n)
 
-        def call(z: list[Tensor] = z, graph: EmbeddingGraph = graph, ids: Tensor = ids) -> None:
+        def call(
+            z: list[Tensor] = z,
+            graph: EmbeddingGraph = graph,
+            ids: Tensor = ids,
+            objective: Objective = objective,
+        ) -> None:
             torch.autograd.grad(objective(*z, target=graph.tiles(ids)), z)
 
         before = peak_memory(lambda: None)
