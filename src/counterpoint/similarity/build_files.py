@@ -1,0 +1,90 @@
+"""Builders of the graphs that are made from a file beside the data: taxonomies, tables, matrices, edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from counterpoint.data.samples import Samples
+from counterpoint.similarity.classes import EmbeddingGraph
+from counterpoint.similarity.columns import find_column
+from counterpoint.similarity.graph import MatrixGraph, SimilarityGraph
+from counterpoint.similarity.metadata import MetadataGraph
+from counterpoint.similarity.sparse import SparseGraph
+from counterpoint.similarity.tables import read_columns, read_rows, rows_of
+from counterpoint.similarity.taxonomy import TaxonomyGraph, place_classes, read_taxonomy
+from counterpoint.similarity.wordnet import load_wordnet, read_senses
+
+
+def taxonomy(
+    samples: Samples,
+    *,
+    path: str,
+    measure: Literal["path", "lch", "wup"] = "path",
+    virtual_root: bool = False,
+    depth: int | None = None,
+    column: str | None = None,
+) -> SimilarityGraph:
+    """`TaxonomyGraph` of a label column, whose class names are nodes of the taxonomy in the file."""
+    _, labels = find_column(samples, column, "taxonomy")
+    kinds = read_taxonomy(path, virtual_root, depth)
+    classes = place_classes(labels.names, kinds.parents, f"taxonomy {path}")
+    return TaxonomyGraph(labels.values, classes, kinds, measure)
+
+
+def wordnet(
+    samples: Samples,
+    *,
+    path: str | None = None,
+    measure: Literal["path", "lch", "wup"] = "path",
+    senses: str | None = None,
+    column: str | None = None,
+) -> SimilarityGraph:
+    """`TaxonomyGraph` of a label column, whose class names are nouns or ids of WordNet."""
+    _, labels = find_column(samples, column, "wordnet")
+    net = load_wordnet(path)
+    classes = net.find(labels.names, None if senses is None else read_senses(senses))
+    kinds = net.taxonomy(classes)
+    name = f"WordNet ({measure})"
+    return TaxonomyGraph(labels.values, classes, kinds, measure, order=net.order(), name=name)
+
+
+def metadata(
+    samples: Samples,
+    *,
+    path: str,
+    key: str = "path",
+    numbers: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    weights: Mapping[str, float] = {},
+    bandwidths: Mapping[str, float] = {},
+) -> SimilarityGraph:
+    """`MetadataGraph` of columns of a table, whose column `key` has the keys of the samples."""
+    parsed, coded = read_columns(Path(path).expanduser(), key, samples.keys, numbers, categories)
+    return MetadataGraph(parsed, coded, weights=weights, bandwidths=bandwidths)
+
+
+def matrix(samples: Samples, *, path: str, keys: str | None = None) -> SimilarityGraph:
+    """`MatrixGraph` of a file with a row and a column for each sample."""
+    array, stored = read_rows(path, keys)
+    if array.shape[0] != array.shape[1]:
+        raise ValueError(f"{path} must hold a square matrix, got shape {array.shape}")
+    chosen = rows_of(array, stored, samples.keys, path).numpy()
+    return MatrixGraph(torch.from_numpy(np.array(array[np.ix_(chosen, chosen)])), f"matrix ({Path(path).name})")
+
+
+def vectors(samples: Samples, *, path: str, keys: str | None = None) -> SimilarityGraph:
+    """`EmbeddingGraph` of a file with a vector for each sample."""
+    array, stored = read_rows(path, keys)
+    chosen = rows_of(array, stored, samples.keys, path)
+    rows = torch.from_numpy(np.array(array[chosen.numpy()]))
+    return EmbeddingGraph(rows if rows.is_floating_point() else rows.float(), f"vectors ({Path(path).name})")
+
+
+def edges(samples: Samples, *, path: str) -> SimilarityGraph:
+    """`SparseGraph` of a table of edges between keys."""
+    return SparseGraph.read(path, list(samples.keys))
