@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -37,7 +38,18 @@ IDS = torch.arange(4)
 
 
 # One way to write each kind; a new kind needs an entry here.
-STORE = Path(tempfile.mkdtemp()) / "store"
+FILES = Path(tempfile.mkdtemp())
+(FILES / "kinds.yaml").write_text("thing: {cat: [tabby cat, persian cat], vehicle: [fire truck]}")
+(FILES / "data.tsv").write_text(
+    "wnid\tlemmas\thypernyms\nn1\tentity\t\nn2\tanimal; beast\tn1\nn3\tvehicle\tn1\n"
+)
+(FILES / "table.csv").write_text("id,price,shop\nd,4,\nc,3,x\nb,2,y\na,1,x\n")
+GIVEN = np.arange(25.0).reshape(5, 5)
+np.savez(FILES / "matrix.npz", matrix=GIVEN + GIVEN.T, keys=np.array(list("edcba")))
+np.save(FILES / "vectors.npy", np.arange(1, 11, dtype=np.float16).reshape(5, 2))
+(FILES / "keys.txt").write_text("e\nd\nc\nb\na\n")
+(FILES / "edges.csv").write_text("a,b,weight\na,b,0.5\nb,c,0.25\n")
+STORE = FILES / "store"
 write_store(STORE, torch.eye(4), FULL.keys, name="corners")
 
 WRITTEN = {
@@ -46,6 +58,13 @@ WRITTEN = {
     "class": {"template": "a {}"},
     "caption": {},
     "store": {"path": str(STORE)},
+    "taxonomy": {"path": str(FILES / "kinds.yaml"), "measure": "wup"},
+    "wordnet": {"path": str(FILES / "data.tsv"), "column": "coarse", "measure": "lch"},
+    "metadata": {"path": str(FILES / "table.csv"), "key": "id", "numbers": ["price"], "categories": ["shop"]},
+    "matrix": {"path": str(FILES / "matrix.npz")},
+    "vectors": {"path": str(FILES / "vectors.npy"), "keys": str(FILES / "keys.txt")},
+    "edges": {"path": str(FILES / "edges.csv")},
+    "nearest": {"of": {"graph": "caption"}, "k": 1},
     "random_class": {"seed": 1},
     "random_sample": {"seed": 1},
     "sum": {"of": [{"graph": "label", "weight": 0.5}, {"graph": "caption", "weight": 0.5}]},
@@ -169,3 +188,50 @@ def test_sections_of_version_0_1_are_read():
     old = {"graph": "caption", "encoder": "minilm", "template": "a photo of a {}", "seed": 0}
     assert Similarity(**old) == Similarity(graph="caption")
     assert Similarity(**{**old, "graph": "instance"}) == Similarity(graph="instance")
+
+
+def test_rows_of_files_are_found_by_key():
+    """The files are of a, b, c, d and one more, in another order."""
+    want = torch.from_numpy(GIVEN + GIVEN.T).float()[[4, 3, 2, 1]][:, [4, 3, 2, 1]]
+    assert torch.equal(build("matrix", **WRITTEN["matrix"]).batch(IDS), want)
+    vectors = torch.arange(1.0, 11.0).reshape(5, 2)[[4, 3, 2, 1]]
+    got = build("vectors", **WRITTEN["vectors"]).batch(IDS)
+    assert torch.allclose(got, EmbeddingGraph(vectors).batch(IDS))
+    metadata = build("metadata", **WRITTEN["metadata"], bandwidths={"price": 1.0}).batch(IDS)
+    assert float(metadata[0, 2]) == pytest.approx(0.5 * np.exp(-2) + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        ("taxonomy", {"path": "absent.csv"}, r"there is no file absent\.csv"),
+        ("taxonomy", {"path": str(FILES / "kinds.yaml"), "column": "coarse"}, "has no class 'animal'.*"),
+        ("taxonomy", {"path": "x", "measure": "wu"}, r"similarity\.measure: .*'path', 'lch' or 'wup'"),
+        ("wordnet", {"path": str(FILES / "data.tsv")}, "'tabby_cat' is not in WordNet.*"),
+        ("metadata", {"path": str(FILES / "table.csv"), "key": "id"}, "needs a column of numbers or"),
+        ("matrix", {"path": str(FILES / "vectors.npy")}, r"a square matrix, got shape \(5, 2\)"),
+        ("matrix", {"path": str(FILES / "edges.csv")}, "must be a file that ends in .npy, .npz"),
+        ("vectors", {"path": str(FILES / "vectors.npy")}, "has 5 rows for 4 samples.*give keys"),
+        ("nearest", {"of": {"graph": "caption"}, "k": 4}, "k is 4, but there are only 3 other samples"),
+    ],
+)
+def test_what_graphs_from_files_refuse(kind, given, words):
+    with pytest.raises(ValueError, match=words):
+        build(kind, **given)
+
+
+def test_damaged_arrays_are_named(tmp_path):
+    whole = (FILES / "matrix.npz").read_bytes()
+    for name, content in [("cut.npz", whole[:100]), ("cut.npy", b"\x93NUMPY"), ("x.safetensors", b"12")]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} cannot be read: "):
+            build("matrix", path=str(tmp_path / name))
+    np.savez(tmp_path / "two.npz", a=np.eye(4), b=np.eye(4))
+    with pytest.raises(ValueError, match="must hold one array beside keys, it holds a, b"):
+        build("matrix", path=str(tmp_path / "two.npz"))
+    np.savez(tmp_path / "twice.npz", a=np.eye(4), keys=np.array(list("abca")))
+    with pytest.raises(ValueError, match="has the key 'a' twice"):
+        build("matrix", path=str(tmp_path / "twice.npz"))
+    np.savez(tmp_path / "lacks.npz", a=np.eye(3), keys=np.array(list("abc")))
+    with pytest.raises(ValueError, match="lacks 1 of the 4 samples, the first is 'd'"):
+        build("matrix", path=str(tmp_path / "lacks.npz"))

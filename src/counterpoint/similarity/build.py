@@ -9,10 +9,13 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from counterpoint.arguments import Named, arguments, choose
-from counterpoint.data.samples import Labels, Samples
+from counterpoint.data.samples import Samples
+from counterpoint.similarity import build_files
 from counterpoint.similarity.algebra import ProductGraph, ShuffledGraph, SumGraph
 from counterpoint.similarity.classes import TEMPLATE, ClassGraph, EmbeddingGraph
+from counterpoint.similarity.columns import find_column, what_it_has
 from counterpoint.similarity.graph import InstanceGraph, LabelGraph, RandomGraph, SimilarityGraph
+from counterpoint.similarity.sparse import SparseGraph
 from counterpoint.similarity.store import EmbeddingStore
 from counterpoint.similarity.text import PACKAGED
 
@@ -29,6 +32,7 @@ class Similarity(Named):
 
     >>> import torch
     >>> from PIL import Image
+    >>> from counterpoint.data import Labels
     >>> animals = Labels(torch.tensor([0, 1, 0]), ["cat", "dog"])
     >>> samples = Samples("pets", ["a", "b", "c"], lambda i: Image.new("RGB", (8, 8)), {"animal": animals})
     >>> graph = Similarity(graph="label").build(samples)
@@ -104,7 +108,8 @@ def _caption(samples: Samples, *, encoder: str = PACKAGED) -> SimilarityGraph:
     """`EmbeddingGraph` of the captions."""
     if samples.captions is None:
         raise ValueError(
-            f"a 'caption' graph needs captions, but data {samples.name!r} has none; it has {_has(samples)}"
+            f"a 'caption' graph needs captions, but data {samples.name!r} has none; it has "
+            f"{what_it_has(samples)}"
         )
     for row, caption in enumerate(samples.captions):
         if not isinstance(caption, str) or not caption.strip():
@@ -162,6 +167,13 @@ def _threshold(
     return of.build(samples, column).at_least(least)
 
 
+def _nearest(
+    samples: Samples, *, of: Similarity, k: int, least: float = 0.0, column: str | None = None
+) -> SimilarityGraph:
+    """`SparseGraph` of the k nearest of each sample in another graph."""
+    return SparseGraph.nearest(of.build(samples, column), k, least)
+
+
 GRAPHS: dict[str, GraphBuilder] = {
     "instance": _instance,
     "label": _label,
@@ -170,31 +182,16 @@ GRAPHS: dict[str, GraphBuilder] = {
     "store": _store,
     "random_class": _random_class,
     "random_sample": _random_sample,
+    "taxonomy": build_files.taxonomy,
+    "wordnet": build_files.wordnet,
+    "metadata": build_files.metadata,
+    "matrix": build_files.matrix,
+    "vectors": build_files.vectors,
+    "edges": build_files.edges,
+    "nearest": _nearest,
     "sum": _sum,
     "product": _product,
     "clip": _clip,
     "power": _power,
     "threshold": _threshold,
 }
-
-
-def find_column(samples: Samples, column: str | None, kind: str) -> tuple[str, Labels]:
-    """A label column and its name, by default the first; ValueError where there is none or it is empty."""
-    if not samples.labels:
-        raise ValueError(
-            f"a {kind!r} graph needs labels, but data {samples.name!r} has none; it has {_has(samples)}"
-        )
-    labels = samples.column(column)
-    name = column if column is not None else next(iter(samples.labels))
-    if not bool(labels.known.any()):
-        raise ValueError(
-            f"a {kind!r} graph needs labels, but none of the {len(labels.values)} samples of data "
-            f"{samples.name!r} has one in column {name!r}"
-        )
-    return name, labels
-
-
-def _has(samples: Samples) -> str:
-    columns = f"label columns {', '.join(samples.labels)}" if samples.labels else ""
-    captions = "captions" if samples.captions is not None else ""
-    return " and ".join(part for part in (columns, captions) if part) or "neither labels nor captions"

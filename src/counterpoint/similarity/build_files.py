@@ -74,7 +74,9 @@ def matrix(samples: Samples, *, path: str, keys: str | None = None) -> Similarit
     if array.shape[0] != array.shape[1]:
         raise ValueError(f"{path} must hold a square matrix, got shape {array.shape}")
     chosen = rows_of(array, stored, samples.keys, path).numpy()
-    return MatrixGraph(torch.from_numpy(np.array(array[np.ix_(chosen, chosen)])), f"matrix ({Path(path).name})")
+    return MatrixGraph(
+        torch.from_numpy(np.array(array[np.ix_(chosen, chosen)])), f"matrix ({Path(path).name})"
+    )
 
 
 def vectors(samples: Samples, *, path: str, keys: str | None = None) -> SimilarityGraph:

@@ -21,8 +21,8 @@ class MetadataGraph(SimilarityGraph):
         exp(-(x - y)^2 / (2 b^2)).
     categories: columns `(n,)` of integers, -1 where one is missing. Two samples are alike (1) or not (0).
     weights: of columns by name, above 0; 1 for those not named. They are divided by their sum.
-    bandwidths: b of number columns by name; by default the median distance of two samples of the column (of at
-        most 2,048, evenly spaced), or 1 where most are equal.
+    bandwidths: b of number columns by name; by default the median distance of two samples of the column (of
+        at most 2,048, evenly spaced), or 1 where most are equal.
 
     A missing value is related to nothing: the column then counts 0 for that pair. The diagonal is 1.
 
@@ -115,6 +115,8 @@ def _numbers(column: str, value: Tensor) -> Tensor:
 def _named(given: Mapping[str, float], columns: Sequence[str], what: str) -> None:
     for name, value in given.items():
         if name not in columns:
-            raise ValueError(f"{what} names {name!r}, which is no such column: {', '.join(columns) or 'none'}")
+            raise ValueError(
+                f"{what} names {name!r}, which is no such column: {', '.join(columns) or 'none'}"
+            )
         if isinstance(value, bool) or not 0 < value < float("inf"):
             raise ValueError(f"{what} of {name!r} must be a finite number above 0, got {value}")

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import coo_array, csr_array  # type: ignore[import-untyped]
 from torch import Tensor
 
 from counterpoint.similarity.checks import check_count, check_ids
@@ -65,9 +65,7 @@ class SparseGraph(SimilarityGraph):
         self.name = name
 
     @classmethod
-    def nearest(
-        cls, graph: SimilarityGraph, k: int, least: float = 0.0, name: str | None = None
-    ) -> Self:
+    def nearest(cls, graph: SimilarityGraph, k: int, least: float = 0.0, name: str | None = None) -> Self:
         """Each sample with its k nearest others in another graph, found exactly, block by block.
 
         graph: such as `EmbeddingGraph(vectors)`. least: neighbours not above this are left out.
@@ -129,7 +127,9 @@ class SparseGraph(SimilarityGraph):
                 columns.append(place[b])
                 weights.append(weight)
         if not rows:
-            raise ValueError(f"{file} has no edge between two of the {len(keys)} samples, such as {keys[0]!r}")
+            raise ValueError(
+                f"{file} has no edge between two of the {len(keys)} samples, such as {keys[0]!r}"
+            )
         edges = torch.tensor([rows, columns])
         title = f"edges ({file.name})" if name is None else name
         return cls(edges[0], edges[1], torch.tensor(weights), n=len(keys), name=title)
@@ -163,6 +163,4 @@ def _symmetric(
     last[:-1] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
     low, high, weights = low[last], high[last], weights[last]
     both = np.concatenate([weights, weights])
-    return coo_array(
-        (both, (np.concatenate([low, high]), np.concatenate([high, low]))), shape=(n, n)
-    ).tocsr()
+    return coo_array((both, (np.concatenate([low, high]), np.concatenate([high, low]))), shape=(n, n)).tocsr()

@@ -81,7 +81,10 @@ def read_columns(
     columns = list(zip(*(found[one] for one in keys), strict=True))
     parsed = {
         name: torch.tensor(
-            [_number(text, f"{file}, row {where[one]}: {name}") for one, text in zip(keys, column, strict=True)],
+            [
+                _number(text, f"{file}, row {where[one]}: {name}")
+                for one, text in zip(keys, column, strict=True)
+            ],
             dtype=torch.float64,
         )
         for name, column in zip(numbers, columns, strict=False)
@@ -124,7 +127,9 @@ def read_rows(path: str | Path, keys_path: str | Path | None) -> tuple[NDArray[A
         raise ValueError(f"{file} must hold one array beside keys, it holds {', '.join(found) or 'none'}")
     (array,) = found.values()
     if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise ValueError(f"{file} must hold numbers of shape (n, m), got {array.dtype} of shape {array.shape}")
+        raise ValueError(
+            f"{file} must hold numbers of shape (n, m), got {array.dtype} of shape {array.shape}"
+        )
     keys = None if stored is None else [str(one) for one in stored]
     if keys_path is not None:
         lines = Path(keys_path).expanduser()
