@@ -250,13 +250,15 @@ def _detail(result: Result) -> str:
     if result.protocol == "matching":
         at = f"@{result.settings['k']}" if "k" in result.settings else ""
         return f"{result.metric}{at}, {result.settings['direction']}"
-    return f"k={result.settings['k']}" if result.protocol == "knn" else ""
+    return {"knn": f"k={result.settings.get('k')}", "zero_shot": f"top-{result.settings.get('k')}"}.get(
+        result.protocol, ""
+    )
 
 
 def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -> Path:
     from counterpoint.report import write_report
     from counterpoint.train.run import Run
-    from counterpoint.train.setup import load_splits
+    from counterpoint.train.sources import evaluation_splits
 
     def say(line: str) -> None:
         err_console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -265,7 +267,7 @@ def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -
         raise ValueError(f"{page} is there already: replace it with --overwrite, or give another --out")
     picture = None
     try:
-        test = load_splits(Run(runs[0]).recipe.data, say).test
+        test = evaluation_splits(Run(runs[0]).recipe, say).test
         index = {key: i for i, key in enumerate(test.keys)}
 
         def picture(key: str) -> Image.Image:

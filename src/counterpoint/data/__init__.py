@@ -11,6 +11,7 @@ from counterpoint.data.folder import folder as _folder
 from counterpoint.data.parquet import parquet as _parquet
 from counterpoint.data.samples import Labels, Samples
 from counterpoint.data.shapes import shapes as _shapes
+from counterpoint.data.streams import Stream, streamed_shards
 from counterpoint.data.table import table as _table
 from counterpoint.data.torchvision_sets import torchvision_set
 from counterpoint.data.webdataset_shards import shards
@@ -25,4 +26,7 @@ SOURCES: dict[str, Callable[..., Samples]] = {
     "cameras": _cameras,
 }
 
-__all__ = ["SOURCES", "Labels", "Samples"]
+STREAMS: dict[str, Callable[..., Stream]] = {"streamed_shards": streamed_shards}
+"""Sources without an index, which are trained on but not evaluated."""
+
+__all__ = ["SOURCES", "STREAMS", "Labels", "Samples", "Stream"]

@@ -17,11 +17,14 @@ CAPTION = 4  # what the seed is for, beside ORDER to PAIR of `batches`
 Tokenize = Callable[[Sequence[str]], Tensor]
 
 
+class Keys(Protocol):
+    """The key of the sample of an id."""
+
+    def __getitem__(self, i: int, /) -> str: ...
+
+
 class Source(Protocol):
     """What the loop asks of a source of batches; see `BatchSource`."""
-
-    @property
-    def samples(self) -> Samples: ...
 
     @property
     def steps_per_epoch(self) -> int: ...

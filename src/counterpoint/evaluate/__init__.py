@@ -14,8 +14,10 @@ from counterpoint.evaluate.record import (
     save_results,
     spread,
 )
+from counterpoint.evaluate.retrieval import retrieval
 from counterpoint.evaluate.similarity_map import class_map, neighbours
 from counterpoint.evaluate.trained_linear import crop_batches, trained_linear
+from counterpoint.evaluate.zero_shot import zero_shot
 
 __all__ = [
     "Difference",
@@ -35,8 +37,10 @@ __all__ = [
     "load_results",
     "matching",
     "neighbours",
+    "retrieval",
     "save_features",
     "save_results",
     "spread",
     "trained_linear",
+    "zero_shot",
 ]

@@ -17,6 +17,7 @@ PROTOCOLS = {
     "linear-adam": "linear probe trained by Adam",
     "linear-adam-512": "linear probe trained by Adam, batch 512",
     "background": "background reliance",
+    "zero_shot": "zero-shot",
     "matching": "matching of identities",
 }
 # What does not tell measures apart: k and column have fields of their own, the seed is what is averaged over,

@@ -16,7 +16,7 @@ from counterpoint.evaluate import Features, extract
 from counterpoint.evaluate.embeddings import load_embeddings
 from counterpoint.train.compare import load_trained
 from counterpoint.train.run import Run
-from counterpoint.train.setup import load_splits
+from counterpoint.train.sources import evaluation_splits
 
 SPLITS = ("train", "test")
 LAYERS = ("h", "z")
@@ -70,7 +70,7 @@ def _of_run(run: Run, split: str, layer: str, console: Console) -> tuple[Feature
             raise ValueError(f"--{name} must be {' or '.join(allowed)}, got {value!r}")
     recipe = run.recipe
     encoder = load_trained(run, console)
-    samples: Samples = getattr(load_splits(recipe.data), split)
+    samples: Samples = getattr(evaluation_splits(recipe), split)
     batches = plain_batches(
         samples,
         recipe.views.spec.plain(),

@@ -39,7 +39,8 @@ from counterpoint.train.checkpoint import newest_checkpoint
 from counterpoint.train.loop import fit
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim, differences
-from counterpoint.train.setup import load_encoder, load_graph, load_splits
+from counterpoint.train.setup import load_encoder, load_graph
+from counterpoint.train.sources import evaluation_splits, measure_with_text
 
 SHOWN_K = 20
 
@@ -68,11 +69,11 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
     """Measure a trained run by the protocols of its recipe, and write results.json and features.npz there."""
     console = console or Console(stderr=True)
     recipe = run.recipe
-    splits = load_splits(recipe.data)
+    splits = evaluation_splits(recipe)
     encoder = load_trained(run, console).to(_place(recipe))
     train, test = (_features(encoder, samples, recipe) for samples in (splits.train, splits.test))
     results: list[Result] = []
-    columns: tuple[str | None, ...] = (recipe.data.label,) if train.labels else ()
+    columns: tuple[str | None, ...] = ((recipe.evaluate_on or recipe.data).label,) if train.labels else ()
     if recipe.evaluate.columns is not None:
         columns = recipe.evaluate.columns
     elif not columns:
@@ -101,10 +102,12 @@ def measure(run: Run, console: Console | None = None) -> list[Result]:
             )
     if recipe.evaluate.matching is not None:
         results += matching(*by_camera(test, recipe.evaluate.matching))
+    results += measure_with_text(encoder, splits.test, recipe)
     # Results of an earlier checkpoint must not stand beside those of this one.
     run.results.unlink(missing_ok=True)
     save_features(run.features, test)
-    _save_graph(run, recipe, splits.train)
+    if recipe.evaluate_on is None and not recipe.data.streamed:
+        _save_graph(run, recipe, splits.train)
     save_results(run.results, results)
     return results
 
@@ -208,9 +211,13 @@ def compare(
 
 def _is_measured(run: Run, recipe: Recipe) -> bool:
     """Whether the results are those of the trained run, by the protocols that are asked for now."""
-    if not run.results.exists() or run.recipe.evaluate != recipe.evaluate:
+    if not run.results.exists() or _asked(run.recipe) != _asked(recipe):
         return False
     return run.results.stat().st_mtime_ns >= run.done.stat().st_mtime_ns
+
+
+def _asked(recipe: Recipe) -> tuple[object, object]:
+    return recipe.evaluate, recipe.evaluate_on
 
 
 def plan(

@@ -13,8 +13,8 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
-from counterpoint.data.batches import Batch, batch_source
-from counterpoint.data.captions import Captioned, Source
+from counterpoint.data.batches import Batch
+from counterpoint.data.captions import Keys, Source
 from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.models.towers import TwoTowers
@@ -28,15 +28,9 @@ from counterpoint.train.nonfinite import FiniteLoss, Seen
 from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim
-from counterpoint.train.setup import (
-    Relations,
-    check_columns,
-    fingerprint,
-    load_encoder,
-    load_graph,
-    load_splits,
-)
+from counterpoint.train.setup import Relations, fingerprint, load_encoder
 from counterpoint.train.signals import Stopped, StopSignals, agreed
+from counterpoint.train.sources import left_out, load_training
 
 
 def fit(
@@ -65,26 +59,16 @@ def fit(
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"train.accelerator={recipe.train.accelerator!r} cannot be used: {reason}") from None
-    splits = load_splits(recipe.data, say)
-    check_columns(recipe, splits)
-    source: Source = batch_source(
-        splits.train,
-        recipe.views.spec,
-        recipe.train.batch_size,
-        seed=recipe.seed,
-        workers=recipe.train.workers,
-        on_error=recipe.data.on_error,
-        device=fabric.device,
-    )
-    if isinstance(encoder, TwoTowers):
-        source = Captioned(source, splits.train, encoder.text.tokenizer, recipe.seed, fabric.device)
     objective = recipe.build_objective()
-    relations = Relations.of(objective, recipe, splits.train, load_graph(recipe, say))
-    logged = rehearse(recipe, encoder, objective, relations, len(splits.train))
+    training = load_training(recipe, encoder, objective, fabric.device, say)
+    source, relations = training.source, training.relations
+    logged = rehearse(recipe, encoder, objective, relations, training.samples)
     start = fingerprint(encoder)
     with locked(folder):
         run = claim(folder, recipe, resume, overwrite)
-        loop = Loop(recipe, run, fabric, encoder, objective, relations, source, console, logged)
+        loop = Loop(
+            recipe, run, fabric, encoder, objective, relations, source, console, logged, training.keys
+        )
         epochs = -(-loop.total // loop.steps_per_epoch)
         if never := loop.schedules.past(epochs):
             say(f"{recipe.name}: the run ends with epoch {epochs}, and its schedule has {', '.join(never)}")
@@ -136,6 +120,7 @@ class Loop:
         source: Source,
         console: Console,
         logged: Sequence[str] = (),
+        keys: Keys = (),
     ) -> None:
         self.recipe, self.run, self.relations, self.source, self.console = (
             recipe,
@@ -159,10 +144,11 @@ class Loop:
         self.schedules = recipe.schedules(self.objective)
         self.scheduled: Row = self.schedules.enter(1)
         asked = recipe.train
-        self.watch = FiniteLoss(asked.on_nan, run.folder, source.samples.keys, self.trained, self._say)
+        self.watch = FiniteLoss(asked.on_nan, run.folder, keys, self.trained, self._say)
         # With 16 bits the gradients are scaled, and the scaler itself skips those that overflow.
         self.watch.scaled = asked.precision == "16-mixed"
-        self.logged = (*logged, *self.scheduled, *(("skipped",) if asked.on_nan == "skip" else ()))
+        counts = {"skipped": asked.on_nan == "skip", "left_out": recipe.data.on_error == "skip"}
+        self.logged = (*logged, *self.scheduled, *(name for name, counted in counts.items() if counted))
         self.step, self.seconds = 0, 0.0
         self.steps_per_epoch = source.steps_per_epoch
         planned = recipe.train.epochs * self.steps_per_epoch
@@ -219,10 +205,8 @@ class Loop:
             bar.epoch(epoch + 1, self.recipe.train.epochs, last.get("loss"), last.get("images_per_s"), left)
         if self.watch.skipped:
             bar.say(f"skipped {self.watch.skipped} of {self.total} steps, whose loss was not finite")
-        if self.source.skipped:
-            bar.say(
-                f"skipped {len(self.source.skipped)} broken pictures, the first is {self.source.skipped[0]}"
-            )
+        for line in left_out(self.source):
+            bar.say(line)
 
     def _one_step(self, batch: Batch, logged: bool) -> Row:
         lr = self._rate()
@@ -254,6 +238,7 @@ class Loop:
         where = {"step": float(self.step), "epoch": (self.step - 1) // self.steps_per_epoch + 1.0}
         if self.watch.policy == "skip":
             where["skipped"] = float(self.watch.skipped)
+        where["left_out"] = float(len(self.source.skipped))
         return {**values, **where, "spread": spread(torch.cat(views)), "lr": lr}
 
     def _loss(

@@ -33,6 +33,10 @@ def open_split(data: Data, split: str) -> Samples:
     """
     if split not in ("train", "test"):
         raise ValueError(f"--split must be train or test, got {split!r}")
+    if data.streamed:
+        raise ValueError(
+            f"data.source={data.source!r} is a stream without a list: name the same shards as source: shards"
+        )
     source = SOURCES[data.source]
     takes_on_error = {"on_error": data.on_error} if "on_error" in inspect.signature(source).parameters else {}
     return source(split=data.train if split == "train" else data.test, **data.arguments, **takes_on_error)

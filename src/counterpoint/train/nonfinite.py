@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from counterpoint.data.captions import Keys
 from counterpoint.files import write_whole
 from counterpoint.objectives import Objective
 from counterpoint.objectives.base import Known
@@ -53,7 +54,7 @@ class FiniteLoss:
     scaled = False
 
     def __init__(
-        self, policy: str, folder: Path, keys: Sequence[str], trained: nn.Module, say: Callable[[str], None]
+        self, policy: str, folder: Path, keys: Keys, trained: nn.Module, say: Callable[[str], None]
     ) -> None:
         self.policy, self.skipped = policy, 0
         self._folder, self._keys, self._trained, self._say = folder, keys, trained, say

@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from counterpoint.arguments import Named, arguments, choose, problems
-from counterpoint.data import SOURCES
+from counterpoint.data import SOURCES, STREAMS
 from counterpoint.data.views import ViewSpec, view_spec
 from counterpoint.names import hint
 from counterpoint.objectives import OBJECTIVES, Objective
@@ -23,7 +23,7 @@ from counterpoint.train.sections import Evaluate, Model, Momentum, Optim, Sectio
 class Data(Named):
     """Where samples come from; the other keys are the arguments of the source."""
 
-    source: str = Field(description="the kind of data: " + ", ".join(SOURCES))
+    source: str = Field(description="the kind of data: " + ", ".join([*SOURCES, *STREAMS]))
     train: str | None = Field(
         "train", description="the split that is trained on; null where there are no splits"
     )
@@ -39,18 +39,27 @@ class Data(Named):
 
     @model_validator(mode="after")
     def _check(self) -> Data:
-        source = choose("data source", self.source, SOURCES)
+        source = choose("data source", self.source, {**SOURCES, **STREAMS})
         try:
             self._fill(arguments(source, self.arguments, "data", leave_out=("split", "on_error")))
         except ValueError as error:
             block = f"to change the source, give the whole block: data={{source: {self.source}, ...}}"
             raise ValueError(f"{error} (arguments of source {self.source!r}; {block})") from None
-        if self.train == self.test and not self.holdout:
+        if self.streamed:
+            for name, value in (("holdout", self.holdout), ("limit", self.limit), ("label", self.label)):
+                if value:
+                    raise ValueError(f"data.{name}={value} needs a list of samples; {self.source} has none")
+        elif self.train == self.test and not self.holdout:
             raise ValueError(
                 f"data.train and data.test are both {self.train!r}: give data.holdout, the share of samples "
                 "that is kept back for evaluation, such as data.holdout=0.1"
             )
         return self
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is read as a stream, without a list of its samples."""
+        return self.source in STREAMS
 
 
 class Views(Named):
@@ -109,6 +118,7 @@ class Recipe(Section):
     optim: Optim = Optim()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
+    evaluate_on: Data | None = Field(None, description="another data set that is measured instead of data")
     expect: dict[str, Any] = Field(
         default={}, description="published figures and their source; not used by the run"
     )

@@ -21,6 +21,7 @@ MAY_DIFFER_ON_RESUME = (
     "train.keep",
     "train.tensorboard",
     "evaluate",
+    "evaluate_on",
     "expect",
 )
 

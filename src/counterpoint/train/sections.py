@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from counterpoint.arguments import choose
 from counterpoint.evaluate.trained_linear import PROTOCOLS
+from counterpoint.evaluate.zero_shot import templates
 
 
 class Section(BaseModel):
@@ -112,6 +113,21 @@ class Train(Section):
     tensorboard: bool = Field(False, description="write TensorBoard events too (extra: track)")
 
 
+class ZeroShot(Section):
+    """Class accuracy by the embedded names of the classes; for a model with a text tower."""
+
+    columns: tuple[str, ...] | None = Field(None, description="label columns; the first one if not given")
+    templates: str | tuple[str, ...] = Field(
+        "photo", description="photo, clip7, imagenet80, or sentences with {} for the name"
+    )
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 5), min_length=1, description="top-k")
+
+    @model_validator(mode="after")
+    def _check(self) -> ZeroShot:
+        templates(self.templates)
+        return self
+
+
 class Evaluate(Section):
     """What is measured on the frozen features."""
 
@@ -129,6 +145,10 @@ class Evaluate(Section):
     matching: str | None = Field(
         None,
         description="label column of cameras: match identities from the first half of them to the others",
+    )
+    zero_shot: ZeroShot | None = Field(None, description="accuracy by embedded class names (model.text)")
+    retrieval: bool = Field(
+        False, description="find captions by picture and pictures by caption (model.text)"
     )
     batch_size: int = Field(512, ge=1, le=10**6, description="pictures per step")
 

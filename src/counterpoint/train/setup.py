@@ -36,7 +36,9 @@ class Splits:
 
 
 def load_splits(data: Data, say: Say = print) -> Splits:
-    """Both splits of a recipe's data, small pictures decoded into memory."""
+    """Both splits of a recipe's data, small pictures decoded into memory; ValueError for a stream."""
+    if data.streamed:
+        raise ValueError(f"data.source={data.source!r} is a stream: it has no splits to be measured")
     splits, skipped = _splits(data.model_dump_json())
     if skipped:
         say(f"skipped {len(skipped)} broken pictures, the first is {skipped[0]}")
@@ -124,6 +126,7 @@ class Relations:
     labels: Tensor | None
     graph: SimilarityGraph | None
     by_tiles: Callable[[int], bool] = lambda n: False
+    same: bool = False  # tell the objective the ids, since a sample may come twice
 
     @classmethod
     def of(
@@ -142,6 +145,8 @@ class Relations:
             # Whole, it would be larger than all else that an objective without a table of scores needs.
             whole = not self.by_tiles(len(ids))
             side["target"] = self.graph.batch(ids).to(device) if whole else self.graph.tiles(ids.to(device))
+        if self.same:
+            side["ids"] = ids.to(device)
         return side
 
 
