@@ -207,11 +207,14 @@ def write_array(path: Path, array: NDArray[np.generic]) -> None:
 def _check_distinct(keys: Sequence[str], hashes: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
     """Refuse keys that repeat: equal ones have equal hashes, which lie side by side."""
     twins = np.flatnonzero(hashes[1:] == hashes[:-1])
-    repeated = [
-        (int(order[i]), int(order[i + 1])) for i in twins if keys[int(order[i])] == keys[int(order[i + 1])]
-    ]
+    seen: dict[str, int] = {}
+    repeated = []
+    for row in sorted({int(order[i]) for i in twins} | {int(order[i + 1]) for i in twins}):
+        first = seen.setdefault(keys[row], row)
+        if first != row:
+            repeated.append((first, row))
     if repeated:
-        first, again = min(repeated)
+        first, again = repeated[0]
         raise ValueError(
             f"keys must be distinct, but {len(repeated)} of {len(keys)} repeat an earlier one; the first is "
             f"{keys[first]!r}, of samples {first} and {again}"

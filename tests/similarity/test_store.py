@@ -1,0 +1,276 @@
+"""A store opened: its graph is the slow one's, and what is damaged or does not match is said."""
+
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import refused
+from PIL import Image
+from store_encoders import Hashed
+
+from counterpoint.data.samples import Labels, Samples
+from counterpoint.similarity import (
+    EmbeddingGraph,
+    EmbeddingStore,
+    Similarity,
+    build_store,
+    write_store,
+)
+from counterpoint.similarity import store_files as files
+
+N = 200
+KEYS = [f"folder/{i:03}.png" for i in range(N)]
+TEXTS = [f"caption {i % 150} of many" for i in range(N)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "store"
+    return build_store(folder, KEYS, TEXTS, encoder=Hashed(), data="many", chunk_rows=32)
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """A store of one's own to damage."""
+    shutil.copytree(made.path, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def slow_vectors(texts):
+    """As they are stored: unit, then fp16, each by itself."""
+    rows = []
+    for text in texts:
+        z = Hashed()([text])[0].double()
+        rows.append((z / z.norm()).half())
+    return torch.stack(rows)
+
+
+def test_a_batch_is_the_slow_twins(made):
+    g = torch.Generator().manual_seed(0)
+    ids = torch.randint(N, (64,), generator=g)
+    z = slow_vectors(TEXTS).double()
+    z = z / z.norm(dim=1, keepdim=True)
+    want = (z @ z.T)[ids][:, ids]
+    got = made.graph().batch(ids)
+    assert got.dtype == torch.float32
+    assert torch.allclose(got.double(), want, atol=1e-6)
+    equal = torch.tensor([[TEXTS[a] == TEXTS[b] for b in ids.tolist()] for a in ids.tolist()])
+    assert (got[equal] == 1).all()
+    assert (got[~equal] < 0.9999).all()
+    assert torch.equal(got, got.T)
+    rows, columns = ids[:5], ids[5:12]
+    assert torch.allclose(made.graph().between(rows, columns), got[:5, 5:12], atol=1e-6)
+
+
+def test_it_agrees_with_the_graph_in_memory(made):
+    class Here(EmbeddingGraph):
+        pass
+
+    ids = torch.arange(N)
+    distinct = sorted(set(TEXTS))
+    index = torch.tensor([distinct.index(text) for text in TEXTS])
+    memory = Here(slow_vectors(distinct), index=index)
+    assert torch.allclose(made.graph().batch(ids), memory.batch(ids), atol=1e-6)
+
+
+def test_equal_texts_are_stored_once_and_the_longest_come_first(made):
+    assert made.manifest.distinct == 150
+    vectors = np.load(made.path / files.VECTORS)
+    assert vectors.shape == (150, 16)
+    assert vectors.dtype == np.float16
+    ordered = sorted(set(TEXTS), key=lambda text: (-len(text), text))
+    assert np.array_equal(vectors, slow_vectors(ordered).numpy())
+
+
+def test_only_some_keys_in_another_order(made):
+    picked = [KEYS[i] for i in (7, 199, 0, 157)]
+    graph = made.graph(picked)
+    assert len(graph) == 4
+    whole = made.graph().batch(torch.tensor([7, 199, 0, 157]))
+    assert torch.allclose(graph.batch(torch.arange(4)), whole, atol=1e-6)
+    assert made.rows(picked).tolist() == [7, 199, 0, 157]
+    assert made.rows(picked).dtype == np.int64
+    assert whole[0, 3] == 1  # 7 and 157 have one caption
+
+
+def test_missing_keys_are_counted_and_named(made):
+    with refused("lacks 2 of these 3", "'x.png'", "'y.png'", "200 samples", KEYS[0]):
+        made.rows(["x.png", KEYS[3], "y.png"])
+    with refused("lacks 1 of these 200"):
+        made.graph([*KEYS[:-1], "z.png"])
+    with refused("no entry"):
+        made.graph([])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=40, unique=True), st.data())
+def test_keys_of_any_kind_are_found(tmp_path_factory, keys, data):
+    folder = tmp_path_factory.mktemp("keys")
+    files.write_keys(folder, keys)
+    table = files.KeyTable(folder)
+    asked = data.draw(st.lists(st.sampled_from(keys) | st.text(min_size=1), max_size=20))
+    want = [keys.index(key) if key in keys else -1 for key in asked]
+    assert table.find(asked).tolist() == want
+    assert [table[row] for row in range(len(table))] == keys
+
+
+def test_keys_of_one_hash_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "key_hashes", lambda keys: np.full(len(keys), 7, "<u8"))
+    files.write_keys(tmp_path, ["a", "b", "c"])
+    assert files.KeyTable(tmp_path).find(["c", "a", "x", "b"]).tolist() == [2, 0, -1, 1]
+    with refused("'b'"):
+        files.write_keys(tmp_path, ["a", "b", "c", "b"])
+
+
+def test_keys_over_several_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK", 7)
+    files.write_keys(tmp_path, KEYS)
+    assert files.KeyTable(tmp_path).find(KEYS[::-1]).tolist() == list(range(N))[::-1]
+
+
+def test_a_flipped_byte_anywhere_is_detected(copy):
+    for name in sorted(path.name for path in copy.iterdir()):
+        if name == "manifest.json":
+            continue
+        file = copy / name
+        content = file.read_bytes()
+        place = len(content) // 2 if name == files.VECTORS else len(content) - 1
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with refused("damaged", name):
+            EmbeddingStore.open(copy).check()
+        file.write_bytes(content)
+    EmbeddingStore.open(copy).check()
+
+
+def test_what_opening_checks_and_what_it_leaves_to_the_full_check(copy):
+    file = copy / files.VECTORS
+    content = file.read_bytes()
+
+    def flip(place):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+
+    flip(len(content) - 1)  # in the last chunk
+    with refused("damaged", "rows 128 to 149"):
+        EmbeddingStore.open(copy)
+    flip(128)  # in the first
+    with refused("damaged", "rows 0 to 31"):
+        EmbeddingStore.open(copy)
+    flip(60)  # in the header
+    with refused("damaged", "header"):
+        EmbeddingStore.open(copy)
+    flip(128 + 2 * 16 * 70)
+    opened = EmbeddingStore.open(copy)
+    with refused("damaged", "rows 64 to 95"):
+        opened.check()
+
+
+def test_a_store_cut_short_is_refused_at_once(copy):
+    for name in (files.VECTORS, files.INDEX, files.KEYS):
+        content = (copy / name).read_bytes()
+        (copy / name).write_bytes(content[:-3])
+        with refused("damaged", name, f"{len(content) - 3} bytes instead of {len(content)}"):
+            EmbeddingStore.open(copy)
+        (copy / name).unlink()
+        with refused("damaged", name, "not there"):
+            EmbeddingStore.open(copy)
+        (copy / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"version": 2}, "version"),
+        ({"samples": 0}, "samples"),
+        ({"extra": 1}, "extra"),
+        ({"files": {}}, "must list"),
+    ],
+)
+def test_a_manifest_that_is_not_one(copy, change, part):
+    plain = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**plain, **change}))
+    with refused("manifest.json", part):
+        EmbeddingStore.open(copy)
+
+
+def test_what_is_no_store(tmp_path, copy):
+    with refused("there is no store"):
+        EmbeddingStore.open(tmp_path / "absent")
+    with refused("is not a store"):
+        EmbeddingStore.open(tmp_path)
+    (copy / "manifest.json").write_bytes(b"\xff{")
+    with refused("cannot be read"):
+        EmbeddingStore.open(copy)
+
+
+def samples(captions=TEXTS, keys=KEYS, labels=None):
+    return Samples("mine", keys, lambda i: Image.new("RGB", (4, 4)), labels or {}, captions=captions)
+
+
+def test_a_recipe_names_it_by_path_and_its_own_data_must_match(made):
+    section = Similarity(graph="store", path=str(made.path))
+    order = [5, 4, 155, 9]
+    graph = section.build(samples().subset(order))
+    want = made.graph().batch(torch.tensor(order))
+    assert torch.allclose(graph.batch(torch.arange(4)), want, atol=1e-6)
+    assert graph.batch(torch.arange(4))[0, 2] == 1
+    changed = [text if i not in (3, 9) else f"{text}!" for i, text in enumerate(TEXTS)]
+    with refused("other texts", "2 of 200 differ", KEYS[3], "'caption 3 of many!'", "build the store again"):
+        section.build(samples(changed))
+    with refused("lacks 200 of these 200", "'0'"):
+        section.build(samples(keys=[str(i) for i in range(N)]))
+    # Captions that the data does not have cannot be compared.
+    assert len(section.build(samples(captions=None))) == N
+    with refused("path is missing"):
+        Similarity(graph="store")
+
+
+def test_class_names_that_changed_are_said(tmp_path):
+    labels = Labels(torch.arange(N) % 2, ["violin", "school_bus"])
+    build_store(
+        tmp_path / "s", KEYS, [["violin", "school bus"][i % 2] for i in range(N)], encoder=Hashed(),
+        text="kind", templates=["a photo of a {}"],
+    )  # fmt: skip
+    section = Similarity(graph="store", path=str(tmp_path / "s"))
+    graph = section.build(samples(None, labels={"kind": labels}))
+    assert graph.batch(torch.arange(4))[0, 2] == 1
+    other = Labels(labels.values, ["violin", "bus"])
+    with refused("100 of 200 differ", KEYS[1], "'bus'"):
+        section.build(samples(None, labels={"kind": other}))
+
+
+def test_vectors_of_ones_own(tmp_path):
+    z = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
+    keys = [str(i) for i in range(50)]
+    store = write_store(tmp_path / "a", z, keys, name="mine", chunk_rows=16)
+    ids = torch.arange(50)
+    assert torch.allclose(store.graph().batch(ids), EmbeddingGraph(z).batch(ids), atol=2e-3)
+    lazily = write_store(tmp_path / "b", lambda a, b: z[a:b], keys, name="mine", chunk_rows=16)
+    assert lazily.manifest == store.manifest
+    z[17] = 0
+    with refused("'17'", "zero or not finite"):
+        write_store(tmp_path / "c", z, keys, name="mine")
+    z[17] = torch.nan
+    with refused("'17'"):
+        write_store(tmp_path / "c", z, keys, name="mine")
+    with refused("(50, 8)", "49 keys"):
+        write_store(tmp_path / "c", z, keys[1:], name="mine")
+
+
+def test_another_process_opens_the_graph_again(made):
+    graph = pickle.loads(pickle.dumps(made.graph(KEYS[:9])))
+    assert torch.equal(graph.batch(torch.arange(9)), made.graph(KEYS[:9]).batch(torch.arange(9)))
+
+
+def test_pages_given_back_do_not_change_what_is_read(made, monkeypatch):
+    from counterpoint.similarity import store as module
+
+    monkeypatch.setattr(module, "RELEASE_ROWS", 3)
+    graph = made.graph()
+    want = graph.batch(torch.arange(20))
+    for _ in range(3):
+        assert torch.equal(graph.batch(torch.arange(20)), want)
