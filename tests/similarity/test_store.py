@@ -225,7 +225,7 @@ def test_a_recipe_names_it_by_path_and_its_own_data_must_match(made):
         section.build(samples(keys=[str(i) for i in range(N)]))
     # Captions that the data does not have cannot be compared.
     assert len(section.build(samples(captions=None))) == N
-    with refused("path is missing"):
+    with pytest.raises(ValueError, match="path is missing"):
         Similarity(graph="store")
 
 

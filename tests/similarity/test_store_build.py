@@ -269,27 +269,37 @@ def test_minilm_on_texts_of_all_kinds(tmp_path):
     assert len(store.manifest.revision) == 64
 
 
+def two_processes(folder, model, *more):
+    words = [sys.executable, "-m", "counterpoint.cli", "similarity", "build", "--table", "t.tsv", "--text"]
+    words += ["caption", "--key", "name", "--encoder", str(model), "--accelerator", "cpu", "--devices", "2"]
+    return subprocess.run(
+        [*words, "--out", "two", *more], cwd=folder, capture_output=True, text=True, timeout=500
+    )
+
+
 def test_two_gloo_processes_share_the_work(tmp_path):
     """Each encodes a part, and the result is that of one process, byte by byte."""
     model = save_tiny_encoder(tmp_path / "model")
-    rows = "".join(f"{i}.png\ta caption of number {i}\n" for i in range(9000))
+    keys, texts = [f"{i}.png" for i in range(9000)], [f"a caption of number {i}" for i in range(9000)]
+    rows = "".join(f"{key}\t{text}\n" for key, text in zip(keys, texts, strict=True))
     (tmp_path / "t.tsv").write_text(f"name\tcaption\n{rows}")
-    words = [sys.executable, "-m", "counterpoint.cli", "similarity", "build", "--table", "t.tsv", "--text"]
-    words += ["caption", "--key", "name", "--encoder", str(model), "--accelerator", "cpu", "--out"]
-    for out, devices in (("one", "1"), ("two", "2")):
-        done = subprocess.run(
-            [*words, out, "--devices", devices], cwd=tmp_path, capture_output=True, text=True, timeout=240
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("store: ") == 1
+    done = two_processes(tmp_path, model)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("store: ") == 1
+    build_store(tmp_path / "one", keys, texts, encoder=str(model), data="t.tsv", device="cpu")
     assert hashes(tmp_path / "one") == hashes(tmp_path / "two")
-    bad = subprocess.run(
-        [*words, "two", "--devices", "2", "--template", "a {}"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert bad.returncode == 2
-    assert "templates: ('a {}',) against ('{}',)" in bad.stderr
-    assert "Traceback" not in bad.stderr
+
+
+@pytest.mark.slow
+def test_what_one_process_refuses_stops_both(tmp_path):
+    model = save_tiny_encoder(tmp_path / "model")
+    (tmp_path / "t.tsv").write_text("name\tcaption\na\ta dog\nb\ta cat\n")
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "thesis.tex").write_text("mine")
+    done = two_processes(tmp_path, model)
+    assert done.returncode == 2
+    assert "holds something else, such as thesis.tex" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_chunks_are_dealt_out_evenly(tmp_path, whole, monkeypatch):

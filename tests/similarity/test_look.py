@@ -1,0 +1,84 @@
+"""What the inspect page counts, against the target of the objective and plain loops."""
+
+import math
+
+import pytest
+import torch
+from pictures import refused
+
+from counterpoint.similarity import EmbeddingGraph, InstanceGraph, LabelGraph
+from counterpoint.similarity.look import look_at, target_of
+
+
+@pytest.fixture
+def graph():
+    return EmbeddingGraph(torch.randn(60, 6, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize("tau_s", [0.05, 0.3, 1.0])
+def test_the_target_is_the_softmax_over_all_other_views(graph, tau_s):
+    similarity = graph.batch(torch.arange(20)).double()
+    views = similarity.repeat(2, 2) / tau_s
+    soft = views.fill_diagonal_(-torch.inf).softmax(dim=1)[:20]
+    entropy = -torch.where(soft > 0, soft * soft.log(), 0.0).sum(dim=1)
+    share, positives = target_of(similarity, tau_s)
+    assert torch.allclose(share, soft[torch.arange(20), torch.arange(20) + 20], atol=1e-12)
+    assert torch.allclose(positives, entropy.exp(), atol=1e-9)
+    part, _ = target_of(similarity[:7], tau_s)
+    assert torch.equal(part, share[:7])
+
+
+def test_instances_have_a_closed_form():
+    look = look_at(InstanceGraph(100), [50], tau_s=[0.1, 0.25])
+    for k, tau in enumerate((0.1, 0.25)):
+        own = math.exp(1 / tau)
+        assert look.softness[0].share[k] == pytest.approx(own / (own + 98), rel=1e-9)
+    assert look.mean == 0
+    assert look.counts.sum() == look.pairs == 100 * 99 // 2
+
+
+def test_pairs_and_histogram_against_a_loop(graph):
+    look = look_at(graph, [16, 500], pairs=5)
+    matrix = graph.batch(torch.arange(60))
+    values = sorted((float(matrix[i, j]), i, j) for i in range(60) for j in range(i))
+    assert look.pairs == len(values)
+    assert look.mean == pytest.approx(sum(v for v, *_ in values) / len(values), abs=1e-6)
+    for pair, (value, i, j) in zip(look.least, values, strict=False):
+        assert {pair.a, pair.b} == {i, j}
+        assert pair.similarity == pytest.approx(value, abs=1e-6)
+    for pair, (_, i, j) in zip(look.most, values[::-1], strict=False):
+        assert {pair.a, pair.b} == {i, j}
+    assert [soft.n for soft in look.softness] == [16, 60]
+    assert look.counts.sum() == look.pairs
+
+
+def test_tau_at_is_where_the_curve_crosses(graph):
+    soft = look_at(graph, [60]).softness[0]
+    tau = soft.tau_at(0.5)
+    ids = torch.arange(60)
+    share, _ = target_of(graph.batch(ids).double(), tau)
+    assert float(share.mean()) == pytest.approx(0.5, abs=0.02)
+    assert soft.tau_at(1e-9) is None
+
+
+def test_equal_pairs_are_counted_and_left_out():
+    look = look_at(LabelGraph(torch.arange(40) // 4), [40])
+    assert look.equal == pytest.approx(3 / 39)
+    assert look.most == look.least
+    assert [pair.similarity for pair in look.most] == [0.0]
+
+
+def test_the_same_seed_draws_the_same(graph):
+    assert look_at(graph, [16], seed=3).softness[0].share.tolist() == \
+        look_at(graph, [16], seed=3).softness[0].share.tolist()  # fmt: skip
+    assert look_at(graph, [16], seed=3).softness[0].share.tolist() != \
+        look_at(graph, [16], seed=4).softness[0].share.tolist()  # fmt: skip
+
+
+def test_what_cannot_be_looked_at(graph):
+    with refused("two are needed"):
+        look_at(InstanceGraph(1))
+    with refused("batch size", "1"):
+        look_at(graph, [16, 1])
+    with refused("tau_s"):
+        look_at(graph, [16], tau_s=[0.0])

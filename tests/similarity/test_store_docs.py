@@ -1,0 +1,82 @@
+"""What docs/similarity-store.md shows is run as it stands there."""
+
+import doctest
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from counterpoint.cli import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "similarity-store.md"
+
+
+def test_the_examples_run():
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
+    assert tried >= 9
+    assert failed == 0
+
+
+def test_the_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, start in (("pictures.csv", 0), ("more.csv", 40)):
+        rows = ["path,caption,label"]
+        for i in range(start, start + 40):
+            Image.new("RGB", (24, 24), (6 * (i % 40), 90, 40)).save(f"{i}.png")
+            rows.append(f"{i}.png,a square of shade {i % 30},{'dark' if i % 2 else 'light'}")
+        Path(name).write_text("\n".join(rows) + "\n")
+    text = PAGE.read_text(encoding="utf-8")
+    shown = [line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()]
+    assert len(shown) == 7
+    for line in shown:
+        monkeypatch.setattr(sys, "argv", shlex.split(line))
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code, f"{line}: {capsys.readouterr().err}"
+    out = capsys.readouterr().out
+    assert "every file has the hash it was written with" in out
+    assert "80 samples, 30 texts\nstore: stores/all" in out
+    assert "40 samples, 2 texts" in out
+    page = Path("pictures.html").read_text(encoding="utf-8")
+    assert page.count("<img") > 20
+    assert "a square of shade" in page
+    assert "Batches of 16: " in page
+    assert "http" not in re.sub(r"http://www.w3.org/\S+", "", page)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("build", "--out", "s"), ("--data or --table",)),
+        (("build", "--out", "s", "--table", "no.csv", "--text", "a"), ("no.csv", "not there")),
+        (("build", "--out", "s", "--table", "t.csv"), ("--text",)),
+        (
+            ("build", "--out", "s", "--table", "t.csv", "--text", "captoin"),
+            ("captoin", "mean 'caption'"),
+        ),
+        (("build", "--out", "s", "--table", "t.csv", "--text", "caption"), ("1 of 2 texts", "'1'")),
+        (("build", "--out", "s", "--data", "source: tabel, path: t.csv"), ("tabel", "'table'")),
+        (("build", "--out", "s", "--data", "demo/nothing"), ("demo/nothing",)),
+        (("build", "--out", "s", "--data", "source: shapes", "--text", "colour"), ("colour", "object")),
+        (("info", "absent"), ("there is no store absent",)),
+        (("merge", "a", "b", "--out", "c"), ("there is no store a",)),
+        (("inspect", "absent/x"), ("absent/x",)),
+        (("inspect", "demo/simclr", "--batch-sizes", "many"), ("--batch-sizes", "many")),
+        (("inspect", "demo/simclr"), ("no graph",)),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(tmp_path, monkeypatch, capsys, words, parts):
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("path,caption\na.png,a dog\nb.png,\n")
+    monkeypatch.setattr(sys, "argv", ["counterpoint", "similarity", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    err = capsys.readouterr().err.strip()
+    assert stop.value.code == 2, err
+    assert len(err.splitlines()) == 1
+    for part in parts:
+        assert part in err
+    assert not Path("s").exists()
