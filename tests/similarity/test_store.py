@@ -67,6 +67,13 @@ def test_a_batch_is_the_slow_twins(made):
     assert torch.allclose(made.graph().between(rows, columns), got[:5, 5:12], atol=1e-6)
 
 
+def test_tiles_are_parts_of_the_batch(made):
+    ids = torch.randint(N, (40,), generator=torch.Generator().manual_seed(1))
+    tiles, whole = made.graph().tiles(ids), made.graph().batch(ids)
+    for rows, columns in ((slice(0, 15), slice(10, 40)), (slice(7, 9), slice(7, 9))):
+        assert torch.allclose(tiles.tile(rows, columns), whole[rows, columns], atol=1e-6)
+
+
 def test_it_agrees_with_the_graph_in_memory(made):
     class Here(EmbeddingGraph):
         pass
