@@ -79,6 +79,14 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch(tmp_path, sometimes, ste
     assert checkpoints(tmp_path / "checkpoints") == []
 
 
+def test_no_weights_are_saved_that_a_gradient_has_broken(tmp_path, sometimes):
+    sometimes({4: "gradient"})
+    with pytest.raises(ValueError, match="the gradient is not finite at step 4 "):
+        fit(recipe(save_every=2), tmp_path, console=Console(file=io.StringIO()))
+    assert [path.stem for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000002"]
+    assert (tmp_path / "nan-step-4").is_dir()
+
+
 def test_weights_that_diverged_are_told_from_a_loss_that_did(tmp_path):
     optim = {"name": "sgd", "lr": 1e30, "schedule": "constant"}
     with pytest.raises(

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -287,3 +288,29 @@ def test_a_disk_that_refuses_large_files_does_not_stop_the_run(nursery, whole, t
     assert steps(tmp_path) == []
     finish(nursery, tmp_path)
     assert_ends_alike(tmp_path, whole)
+
+
+RANKS = """
+import os, signal, sys
+import torch.distributed as dist
+from counterpoint.train.signals import StopSignals, agreed
+
+# Torch is imported once; the two ranks are forked before it computes anything.
+rank = 0 if os.fork() else 1
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=2)
+with StopSignals() as signals:
+    for step in range(1, 9):
+        if rank == 1 and step == 5:
+            signal.raise_signal(signal.SIGTERM)
+        if stop := agreed(signals.asked):
+            break
+open(f"{sys.argv[1]}/rank-{rank}", "w").write(f"step {step} signal {stop}")
+dist.barrier()
+if rank == 0:
+    os.wait()
+"""
+
+
+def test_all_processes_leave_at_the_step_of_the_one_that_was_told(tmp_path):
+    subprocess.run([sys.executable, "-c", RANKS, tmp_path], check=True, timeout=120)
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in (0, 1)] == ["step 5 signal 15"] * 2

@@ -59,6 +59,7 @@ class FiniteLoss:
         self.policy, self.skipped = policy, 0
         self._folder, self._keys, self._trained, self._say = folder, keys, trained, say
         self._row = 0
+        self._last: Seen | None = None
         self._before: list[Tensor] = []
         self._pending: tuple[Seen, Tensor, torch.cuda.Event] | None = None
 
@@ -69,6 +70,7 @@ class FiniteLoss:
 
     def passes(self, seen: Seen) -> bool:
         """Whether the step may go on; asked before the backward pass."""
+        self._last = seen
         if self.policy == "stop" and seen.loss is not None and seen.loss.is_cuda:
             self._look_later(seen, seen.loss)
             return True
@@ -77,12 +79,11 @@ class FiniteLoss:
     def gradients_pass(self, seen: Seen) -> bool:
         """Whether the step may change the weights: a finite loss can have a gradient that is not.
 
-        Looked at under "skip" only; under "stop" the loss of the next step tells.
+        Looked at under "skip" only; under "stop" the loss of the next step tells, or `settle`.
         """
         if self.policy == "stop" or self.scaled:
             return True
-        grads = [weight.grad for weight in self._trained.parameters() if weight.grad is not None]
-        passes = self._judge(seen, not grads or bool(torch.isfinite(torch.nn.utils.get_total_norm(grads))))
+        passes = self._judge(seen, self._gradients_are_finite())
         self._row = 0 if passes else self._row
         return passes
 
@@ -105,7 +106,19 @@ class FiniteLoss:
         return False
 
     def settle(self) -> None:
-        """Look at the loss that is still on its way from a GPU; ValueError where it is not finite."""
+        """Before weights are saved: ValueError where the last step should not have changed them.
+
+        Looks at the loss that is still on its way from a GPU, and at the gradients.
+        """
+        self._arrived()
+        if self.policy == "stop" and not self.scaled and self._last and not self._gradients_are_finite():
+            self._stop(self._last, what="gradient is")
+
+    def _gradients_are_finite(self) -> bool:
+        grads = [weight.grad for weight in self._trained.parameters() if weight.grad is not None]
+        return not grads or bool(torch.isfinite(torch.nn.utils.get_total_norm(grads)))
+
+    def _arrived(self) -> None:
         if self._pending is None:
             return
         seen, finite, copied = self._pending
@@ -115,7 +128,7 @@ class FiniteLoss:
             self._stop(seen)
 
     def _look_later(self, seen: Seen, loss: Tensor) -> None:
-        self.settle()
+        self._arrived()
         finite = torch.isfinite(loss.detach()).to("cpu", non_blocking=True)
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         copied.record()
@@ -127,8 +140,9 @@ class FiniteLoss:
         more = len(seen.ids) - len(keys)
         return ", ".join(keys) + (f" and {more} more" if more > 0 else "")
 
-    def _stop(self, seen: Seen, since: str = "") -> None:
-        what = "loss is" if all(bool(torch.isfinite(view).all()) for view in seen.views) else "embeddings are"
+    def _stop(self, seen: Seen, since: str = "", what: str = "loss is") -> None:
+        if not all(bool(torch.isfinite(view).all()) for view in seen.views):
+            what = "embeddings are"
         try:
             where = f"{self._dump(seen)} has the batch"
         except OSError as error:
