@@ -12,7 +12,8 @@ torch's allocator holds beyond the inputs (all others).
 * floor: NT-Xent of 2,048 pairs against two products of its size alone: the scores, and their gradient;
 * table: every objective against n, with one product of the scores' size beside it.
 
-`--small` takes sizes that end in seconds, to see that it works.
+`--small` takes sizes that end in seconds, to see that it works. One thread and processor time are for a
+machine that others use too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,15 @@ from counterpoint.similarity import EmbeddingGraph
 OUT = Path(__file__).parent / "results"
 WIDTH, TEXT_WIDTH = 128, 384
 PARTS = ("scale", "plain", "peers", "floor", "table")
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+@dataclass(frozen=True)
+class Timing:
+    repeats: int
+    clock: str
+
 
 Arms = dict[str, Callable[[], object]]
 Row = dict[str, Any]
@@ -57,10 +68,10 @@ def both_passes(objective: Objective, z: list[Tensor], **side: Any) -> Callable[
     return call
 
 
-def scale(small: bool, repeats: int) -> list[Row]:
+def scale(sizes: list[int]) -> list[Row]:
     """One pass at each size: minutes on two cores."""
     rows: list[Row] = []
-    for rows_of_scores in (2048, 4096) if small else (65_536, 131_072):
+    for rows_of_scores in sizes:
         n = rows_of_scores // 2
         z, graph = views(n), graph_of(n)
         objective, ids = OBJECTIVES["xclr"](), torch.arange(n)
@@ -92,12 +103,14 @@ def scale(small: bool, repeats: int) -> list[Row]:
     return rows
 
 
-def compared(arms: Arms, against: str, repeats: int, **what: Any) -> list[Row]:
-    medians = {k: statistics.median(s) for k, s in measure_in_turn(arms, repeats).items()}
+def compared(arms: Arms, against: str, timing: Timing, **what: Any) -> list[Row]:
+    seconds_of = measure_in_turn(arms, timing.repeats, clock=CLOCKS[timing.clock])
+    medians = {arm: statistics.median(seconds) for arm, seconds in seconds_of.items()}
     return [
         {
             **what,
             "arm": arm,
+            "clock": timing.clock,
             "median_ms": round(1000 * seconds, 2),
             "against": against,
             "ratio": round(seconds / medians[against], 3),
@@ -107,7 +120,7 @@ def compared(arms: Arms, against: str, repeats: int, **what: Any) -> list[Row]:
     ]
 
 
-def plain(small: bool, repeats: int) -> list[Row]:
+def plain(small: bool, timing: Timing) -> list[Row]:
     n = 512 if small else 4096
     z, graph, ids = views(n), graph_of(n), torch.arange(n)
     labels = torch.randint(100, (n,), generator=torch.Generator().manual_seed(2))
@@ -123,7 +136,7 @@ def plain(small: bool, repeats: int) -> list[Row]:
                 "table": lambda o=table: torch.autograd.grad(o(*z, target=graph.batch(ids)), z),
                 "tiles": lambda o=tiles: torch.autograd.grad(o(*z, target=graph.tiles(ids)), z),
             }
-        rows += compared(arms, "table", repeats, objective=name, rows=2 * n)
+        rows += compared(arms, "table", timing, objective=name, rows=2 * n)
     return rows
 
 
@@ -147,7 +160,7 @@ def peer_losses() -> dict[str, Callable[[list[Tensor]], Tensor]]:
     return found
 
 
-def peers(small: bool, repeats: int) -> list[Row]:
+def peers(small: bool, timing: Timing) -> list[Row]:
     rows = []
     for n in (64, 128) if small else (256, 512, 1024, 2048, 4096):
         z = views(n)
@@ -160,11 +173,11 @@ def peers(small: bool, repeats: int) -> list[Row]:
             # Its memory grows with the cube of the batch.
             if name != "pytorch-metric-learning" or n <= 512:
                 arms[name] = lambda loss=loss, z=z: torch.autograd.grad(loss(z), z)
-        rows += compared(arms, "default", repeats, pairs=n)
+        rows += compared(arms, "default", timing, pairs=n)
     return rows
 
 
-def floor(small: bool, repeats: int) -> list[Row]:
+def floor(small: bool, timing: Timing) -> list[Row]:
     n = 256 if small else 2048
     z = views(n)
     unit = normalize(torch.cat(z).detach(), dim=1)
@@ -175,10 +188,10 @@ def floor(small: bool, repeats: int) -> list[Row]:
     arms: Arms = {"two products": products}
     for arm, size in (("default", "auto"), ("table", None), ("tiles", 512)):
         arms[arm] = both_passes(OBJECTIVES["ntxent"](chunk_size=size), z)
-    return compared(arms, "two products", repeats, pairs=n)
+    return compared(arms, "two products", timing, pairs=n)
 
 
-def table(small: bool, repeats: int) -> list[Row]:
+def table(small: bool, timing: Timing) -> list[Row]:
     rows = []
     for n in (64, 128) if small else (256, 1024, 4096):
         z, labels = views(n), torch.arange(n) % 50
@@ -190,7 +203,7 @@ def table(small: bool, repeats: int) -> list[Row]:
             if name == "xclr":
                 side = {"target": graph_of(n).tiles(torch.arange(n))}
             arms: Arms = {"one product": lambda u=unit: u @ u.T, name: both_passes(make(), z, **side)}
-            rows += compared(arms, "one product", repeats, objective=name, samples=n)
+            rows += compared(arms, "one product", timing, objective=name, samples=n)
     return rows
 
 
@@ -201,6 +214,8 @@ def main() -> None:
     )
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--rows", type=int, nargs="+", help="of the part scale")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, help="of torch; all cores where not given")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -210,9 +225,11 @@ def main() -> None:
     if given.threads:
         torch.set_num_threads(given.threads)
     for part in given.only.split(","):
-        rows = {"scale": scale, "plain": plain, "peers": peers, "floor": floor, "table": table}[part](
-            given.small, given.repeats
-        )
+        if part == "scale":
+            rows = scale(given.rows or ([2048, 4096] if given.small else [65_536, 131_072]))
+        else:
+            run = {"plain": plain, "peers": peers, "floor": floor, "table": table}[part]
+            rows = run(given.small, Timing(given.repeats, given.clock))
         for row in rows:
             print(part, *(f"{k}={v}" for k, v in row.items()), flush=True)
         out = given.out / f"streaming-{part}.csv"
