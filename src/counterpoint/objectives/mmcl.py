@@ -287,12 +287,12 @@ def _log(scores: Tensor, machines: Machines, duals: Duals) -> Log:
     length = (torch.linalg.vecdot(alpha, product) - machines.ridge * squares).clamp_min(0).sqrt()
     r, m = alpha.shape
     candidates = r * (m - machines.own.shape[1])
-    at_zero = (alpha == 0).sum() - r * machines.own.shape[1]
-    at_c = (alpha == machines.upper).sum()
+    at_zero = ((alpha == 0).sum() - r * machines.own.shape[1]).to(alpha)
+    at_c = (alpha == machines.upper).sum().to(alpha)
     # The query's own view is not a candidate, where it is among the points.
     seen = scores.scatter(1, machines.own[:, 1:], -math.inf)
     best = seen.amax(1, keepdim=True)
-    hits = (seen.gather(1, machines.own[:, :1]) == best).squeeze(1) / (seen == best).sum(1)
+    hits = (seen.gather(1, machines.own[:, :1]) == best).squeeze(1) / (seen == best).sum(1).to(alpha)
     log = {
         "accuracy": hits.mean(),
         "candidates": torch.full((), m - machines.own.shape[1] + 1, device=alpha.device),
