@@ -80,7 +80,7 @@ def exact(**arguments: Any) -> Callable[[], Objective]:
 
 WORK = ("iterations", "mmcl/iterations")
 SOLVED = 1e-7
-"""The exact solver stops at a gap, the square of an error; parts may take other steps there than the whole."""
+"""The exact solver stops at a gap, the square of an error; parts may take other steps there than all."""
 CASES = {
     "infonce": Case(InfoNCE),
     "infonce ids": Case(InfoNCE, sides=("ids",)),
