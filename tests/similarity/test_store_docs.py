@@ -65,7 +65,7 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
         (("merge", "a", "b", "--out", "c"), ("there is no store a",)),
         (("inspect", "absent/x"), ("absent/x",)),
         (("inspect", "demo/simclr", "--batch-sizes", "many"), ("--batch-sizes", "many")),
-        (("inspect", "demo/simclr"), ("no graph",)),
+        (("inspect", "demo/simclr"), ("no similarity section",)),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(tmp_path, monkeypatch, capsys, words, parts):
