@@ -86,7 +86,7 @@ def _from_stream(
     )
     wanted = graph if "target" in objective.accepts else None
     # A stream may draw a sample twice for one batch, which then is no other sample.
-    relations = Relations(None, wanted, same="ids" in objective.accepts)
+    relations = Relations(None, wanted, objective.streams, same="ids" in objective.accepts)
     samples = recipe.train.batch_size if graph is None else len(graph)
     return Training(source, relations, samples, source.keys)
 
