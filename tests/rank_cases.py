@@ -31,6 +31,7 @@ from counterpoint.objectives import (
     WeightedSum,
 )
 from counterpoint.objectives.base import Known, Log
+from counterpoint.objectives.tiles import TensorTiles
 from counterpoint.ranks import AcrossRanks, gather
 
 ENOUGH = 400
@@ -67,7 +68,7 @@ class Case:
     make: Callable[[], Objective]
     views: int = 2
     sides: tuple[str, ...] = ()
-    """What is given: labels, target, whole_target, ids."""
+    """What is given: labels, target, whole_target, tiles, ids."""
     n: int = 8
     unlike: tuple[str, ...] = field(default=())
     """What of the log says how the work went, and may differ."""
@@ -97,6 +98,8 @@ CASES = {
     "supcon three views sparsemax": Case(lambda: SupCon(map="sparsemax"), views=3, sides=("labels",)),
     "xclr": Case(XCLR, sides=("target",)),
     "xclr whole target": Case(XCLR, sides=("whole_target",)),
+    "xclr tiles": Case(lambda: XCLR(chunk_size=3), sides=("tiles",)),
+    "ntxent chunked": Case(lambda: NTXent(chunk_size=3)),
     "xclr one view": Case(XCLR, views=1, sides=("target",)),
     "xclr three views sparsemax": Case(lambda: XCLR(map="sparsemax"), views=3, sides=("target",)),
     "triplet": Case(Triplet, views=3),
@@ -225,9 +228,12 @@ def outcome(
     if rank is not None:
         across = AcrossRanks(objective, group)
         own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-    side = {}
+    side: dict[str, Any] = {}
     for name in case.sides:
         key = name.removeprefix("whole_")
+        if name == "tiles":
+            side["target"] = TensorTiles(known["target"])
+            continue
         side[key] = known[key] if name.startswith("whole_") else known[key][own]
     parts = [*encoder.parameters(), *objective.parameters()]
 

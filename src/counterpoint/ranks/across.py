@@ -30,6 +30,8 @@ class AcrossRanks(Objective):
 
         target = graph.between(ids, gather(ids))
 
+    With a chunk_size it may be tiles of the whole instead, `graph.tiles(gather(ids))`: none is made in full.
+
     A learnable temperature is a shared weight like others; its gradient is averaged over the ranks here, so
     that it needs no DistributedDataParallel, and does not mind one.
 
@@ -53,6 +55,9 @@ class AcrossRanks(Objective):
     @property
     def name(self) -> str:
         return self.objective.name
+
+    def streams(self, n: int) -> bool:
+        return self.objective.streams(n)
 
     def check(self, known: Known) -> None:
         # Over several ranks `evaluate` checks: one that raised here would leave the others waiting.
@@ -120,7 +125,8 @@ class AcrossRanks(Objective):
             _integers(side, known, views[0])
         if with_log:
             self.objective.check_values(views, known)
-        shape = tuple(getattr(known.target, "shape", NO_SHAPE))
+        tiled = NO_SHAPE if known.target is None else (len(known.target),) * 2
+        shape = tuple(getattr(known.target, "shape", tiled))
         if len(shape) != 2 or (isinstance(known.target, Tensor) and not known.target.is_floating_point()):
             raise ValueError(f"target must be floating and (n_local, n), got {_kind(known.target)} {shape}")
         kind = DTYPES.index(torch.stack([z[:0] for z in views]).dtype)
