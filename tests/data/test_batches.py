@@ -9,6 +9,7 @@ from counterpoint.data import batches
 from counterpoint.data.batches import batch_source, plain_batches
 from counterpoint.data.pil_views import picture_transform
 from counterpoint.data.samples import Samples
+from counterpoint.data.shapes import shapes
 from counterpoint.data.views import ViewSpec, view_spec
 
 SMALL = view_spec("simclr", size=16)
@@ -106,6 +107,52 @@ def test_any_number_of_workers_gives_the_same_batches():
         assert equal(all_of(source.epoch(1, start=3)), found[workers][3:])
     assert equal(found[0], found[1])
     assert equal(found[0], found[2])
+
+
+@BOTH
+@pytest.mark.parametrize("processes", [2, 3])
+def test_the_shares_of_processes_are_the_batch_of_one(samples, processes):
+    spec = view_spec("simclr", size=16)
+    whole = all_of(batch_source(samples, spec, 7, seed=1, workers=0).epoch(1))
+    shares = [
+        all_of(batch_source(samples, spec, 7, seed=1, workers=0, share=(k, processes)).epoch(1))
+        for k in range(processes)
+    ]
+    for (ids, views), *parts in zip(whole, *shares, strict=True):
+        assert torch.equal(torch.cat([own for own, _ in parts]), ids)
+        assert max(len(own) for own, _ in parts) - min(len(own) for own, _ in parts) <= 1
+        for k, view in enumerate(views):
+            torch.testing.assert_close(torch.cat([own[k] for _, own in parts]), view, rtol=0, atol=1e-5)
+
+
+def test_shares_of_paired_views_and_of_pictures_that_stay_off_the_device():
+    samples = shapes("train", count=40, size=16, camera="both")
+    spec = ViewSpec(size=16, pair_by="camera", flip=0.5)
+    whole = all_of(batch_source(samples, spec, 6, workers=0).epoch(0))
+    for other_device in (False, True):
+        shares = [batch_source(samples, spec, 6, workers=0, share=(k, 2)) for k in range(2)]
+        for source in shares if other_device else []:
+            source.device = torch.device(
+                "cpu", 0
+            )  # not equal to that of the pictures: they are brought there
+        parts = [all_of(source.epoch(0)) for source in shares]
+        for (ids, views), *own in zip(whole, *parts, strict=True):
+            assert torch.equal(torch.cat([i for i, _ in own]), ids)
+            for k, view in enumerate(views):
+                torch.testing.assert_close(torch.cat([v[k] for _, v in own]), view, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"share": (2, 2)}, r"share must be \(k, m\) with k in 0..m-1, got \(2, 2\)"),
+        ({"share": (0, 9)}, "batch_size=7 is too small to share among 9 processes"),
+        ({"share": (0, 2), "drop_last": False}, "needs drop_last=True"),
+    ],
+)
+def test_shares_out_of_range_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        batch_source(in_memory(), SMALL, 7, workers=0, **arguments)
 
 
 @BOTH

@@ -72,6 +72,7 @@ class BatchSource:
         drop_last: bool = True,
         on_error: OnError = "stop",
         device: torch.device | str = "cpu",
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         check_on_error(on_error)
         for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("workers", workers, 0)):
@@ -90,6 +91,11 @@ class BatchSource:
         self.samples, self.spec, self.batch_size, self.seed = samples, spec, batch_size, seed
         self.workers, self.drop_last, self.on_error = workers, drop_last, on_error
         self.device = _usable(device)
+        if share[1] > 1 and not drop_last:
+            raise ValueError(
+                f"share={share} needs drop_last=True: a short batch may have no part for a process"
+            )
+        self.part = _part(batch_size, *share)
         self.steps_per_epoch = n // batch_size if drop_last else -(-n // batch_size)
         self._skipped: dict[str, None] = {}
         self._pictures = _in_memory(samples, self.device)
@@ -132,18 +138,20 @@ class BatchSource:
             generator = _generator(STEP, self.seed, epoch, step)
             with torch.no_grad():
                 if pictures.device == self.device:
-                    views = make_views(pictures, self.spec, generator, ids)
+                    views = make_views(pictures, self.spec, generator, ids, self.part)
                 else:
-                    chosen = pictures.index_select(0, ids.flatten()).to(self.device, non_blocking=True)
-                    views = make_views(chosen, self.spec, generator, torch.arange(ids.numel()).view_as(ids))
-            yield Batch(ids if ids.ndim == 1 else ids[0], views)
+                    own, places = ids[..., self.part], torch.zeros_like(ids)
+                    places[..., self.part] = torch.arange(own.numel()).view_as(own)
+                    chosen = pictures.index_select(0, own.flatten()).to(self.device, non_blocking=True)
+                    views = make_views(chosen, self.spec, generator, places, self.part)
+            yield Batch((ids if ids.ndim == 1 else ids[0])[self.part], views)
 
     def _from_files(self, lists: Sequence[Tensor], epoch: int) -> Iterator[Batch]:
         from torch.utils.data import DataLoader
 
         loader = DataLoader(
             _Views(self.samples, self.spec, self.seed, epoch),
-            batch_sampler=[(ids.T if ids.ndim == 2 else ids).tolist() for ids in lists],
+            batch_sampler=[(ids.T if ids.ndim == 2 else ids)[self.part].tolist() for ids in lists],
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
@@ -183,6 +191,7 @@ def batch_source(
     drop_last: bool = True,
     on_error: OnError = "stop",
     device: torch.device | str = "cpu",
+    share: tuple[int, int] = (0, 1),
 ) -> BatchSource:
     """Shuffled batches of random views.
 
@@ -199,6 +208,8 @@ def batch_source(
     on_error: 'stop' raises at the first bad picture; 'skip' leaves it out of its batch, which gets shorter,
         and its key appears in `skipped`. Of paired views one bad picture leaves out the identity.
     device: where the views are put; pictures in memory are augmented there.
+    share: (k, m) gives the k-th of m parts of every batch, k from 0: what one of m processes trains on. The
+        parts, laid end to end, are the batch that (0, 1) gives; sizes differ by at most one.
 
     Raises ValueError for fewer samples than one batch (unless `drop_last=False`), for arguments out of range,
     and while iterating for a bad picture.
@@ -210,7 +221,7 @@ def batch_source(
     >>> source.steps_per_epoch, [batch.views[0].shape for batch in source.epoch(0, start=1)]
     (2, [torch.Size([2, 3, 16, 16])])
     """
-    return BatchSource(samples, spec, batch_size, seed, workers, drop_last, on_error, device)
+    return BatchSource(samples, spec, batch_size, seed, workers, drop_last, on_error, device, share)
 
 
 def plain_batches(
@@ -338,6 +349,15 @@ def _in_memory(samples: Samples, device: torch.device) -> Tensor | None:
     if max(pictures.shape[2:]) > LARGEST_IN_MEMORY:
         return None
     return pictures.to(device) if pictures.numel() <= RESIDENT_BYTES else pictures
+
+
+def _part(batch_size: int, place: int, parts: int) -> slice:
+    """Which rows of a batch are those of one process."""
+    if not 0 <= place < parts:
+        raise ValueError(f"share must be (k, m) with k in 0..m-1, got {(place, parts)}")
+    if batch_size < parts:
+        raise ValueError(f"batch_size={batch_size} is too small to share among {parts} processes")
+    return slice(place * batch_size // parts, (place + 1) * batch_size // parts)
 
 
 def _usable(device: torch.device | str) -> torch.device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -40,9 +40,18 @@ class Draws:
     blur: Tensor | None = None
     sigma: Tensor | None = None
 
+    def take(self, rows: Tensor) -> Draws:
+        """Those of some views."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Draws(**{name: None if values is None else values[rows] for name, values in own.items()})
+
 
 def make_views(
-    pictures: Tensor, spec: ViewSpec, generator: torch.Generator, ids: Tensor | None = None
+    pictures: Tensor,
+    spec: ViewSpec,
+    generator: torch.Generator,
+    ids: Tensor | None = None,
+    part: slice | None = None,
 ) -> list[Tensor]:
     """`spec.count` views of each picture of a batch.
 
@@ -50,6 +59,7 @@ def make_views(
     generator: on the CPU; the same state gives the same views on every device, to rounding.
     ids: `(n,)` int64 on the CPU, the rows of `pictures` that make the batch, all if not given; or
         `(spec.count, n)`, those of each view.
+    part: which columns of the batch to make, all if not given; they come out as they do in the whole batch.
     Returns `spec.count` tensors `(n, 3, size, size)` float32, normalised, on the pictures' device.
     Raises ValueError for pictures of another shape or dtype.
 
@@ -61,10 +71,12 @@ def make_views(
     """
     _check(pictures)
     ids = torch.arange(len(pictures)) if ids is None else ids
+    part = slice(None) if part is None else part
     height, width = pictures.shape[2:]
     with alone():
-        draws = draw(spec, ids.shape[-1] * spec.count, height, width, generator)
-    rows = ids.repeat(spec.count) if ids.ndim == 1 else ids.flatten()
+        places = torch.arange(ids.shape[-1] * spec.count).view(spec.count, -1)
+        draws = draw(spec, places.numel(), height, width, generator).take(places[:, part].flatten())
+    rows = ids.expand(spec.count, -1)[:, part].flatten()
     return list(render(pictures, rows, draws, spec).chunk(spec.count))
 
 
