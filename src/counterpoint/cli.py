@@ -70,6 +70,7 @@ def train(
 ) -> None:
     """Train one recipe and measure the result."""
     from counterpoint.train.compare import measure, run_folder
+    from counterpoint.train.devices import is_first
     from counterpoint.train.loop import fit
     from counterpoint.train.recipe import load_recipe
     from counterpoint.train.run import FILES, Run
@@ -82,6 +83,8 @@ def train(
         print(f"# would write to {folder} ({state}): checkpoints/, {', '.join(FILES)}")
         return
     run = fit(resolved, folder, resume=resume, overwrite=overwrite, console=err_console)
+    if not is_first():  # of the processes that torchrun or srun started, one measures
+        return
     _print_results(measure(run, err_console))
     print(f"run: {run.folder}")
 
@@ -295,7 +298,7 @@ def _warn(
     line: str | None = None,
 ) -> None:
     """One plain line for a warning of ours; other libraries' warnings are for developers, not for users."""
-    if category is UserWarning:
+    if category is UserWarning or category.__module__.startswith("counterpoint."):
         text = f"note: {' '.join(str(message).split())}"
         err_console.print(text, highlight=False, markup=False, soft_wrap=True)
 

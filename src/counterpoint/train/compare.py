@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pydantic import JsonValue
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +37,7 @@ from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.similarity import class_similarity
 from counterpoint.train.checkpoint import newest_checkpoint
+from counterpoint.train.devices import started_by
 from counterpoint.train.loop import fit
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim, differences
@@ -119,7 +121,8 @@ def _say(console: Console, line: str) -> None:
 def _place(recipe: Recipe) -> torch.device:
     """Where a run is measured: where it was trained, or on the CPU where this machine lacks that."""
     try:
-        return Fabric(accelerator=recipe.train.accelerator, devices=1).device
+        one = LightningEnvironment()  # though torchrun may have started several processes
+        return Fabric(accelerator=recipe.train.accelerator, devices=1, plugins=[one]).device
     except RuntimeError:
         return torch.device("cpu")
 
@@ -224,6 +227,11 @@ def plan(
     recipes: Sequence[Recipe], seeds: Sequence[int], out: Path, resume: bool = False, overwrite: bool = False
 ) -> list[Recipe]:
     """The runs of a comparison, one recipe for each; what could not finish is refused before any starts."""
+    if starter := started_by():
+        raise ValueError(
+            "a comparison starts the processes of each run by itself: give train.devices, and leave out "
+            f"{starter}"
+        )
     names = [recipe.name for recipe in recipes]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:

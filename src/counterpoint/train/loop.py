@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,18 @@ from counterpoint.files import write_whole
 from counterpoint.models.encoder import Encoder
 from counterpoint.models.towers import TwoTowers
 from counterpoint.objectives import Objective
+from counterpoint.ranks import AcrossRanks, gather
+from counterpoint.train.cached import Cache, micro_batches
 from counterpoint.train.checkpoint import newest_checkpoint, newest_step, save_checkpoint
+from counterpoint.train.clock import Clock
+from counterpoint.train.devices import build_fabric, first_only, prepared, seed_step, to_start
 from counterpoint.train.health import STEPS_TO_TELL, spread, verdict
 from counterpoint.train.lock import locked
 from counterpoint.train.log import Bar, MetricsLog, Row
 from counterpoint.train.momentum import Follower
 from counterpoint.train.nonfinite import FiniteLoss, Seen
 from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
+from counterpoint.train.processes import start_processes
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim
 from counterpoint.train.setup import Relations, fingerprint, load_encoder
@@ -43,29 +49,36 @@ def fit(
 ) -> Run:
     """Train what the recipe says and write the run into `folder`.
 
+    Where the recipe asks for several devices and nobody has started their processes, they are started here
+    and this one waits for them. Where torchrun or srun has started them, each calls this.
+
     Raises ValueError where the recipe does not fit the data, where the folder holds a run and neither resume
     nor overwrite is asked for, where another process trains in it, and where the loss stops being finite.
     A signal to stop is obeyed at the end of the step, with a checkpoint: see `signals.Stopped`, a SystemExit.
     """
-    console = console or Console(stderr=True)
+    fabric = build_fabric(recipe.train)
+    if count := to_start(fabric):
+        start_processes(count, partial(fit, recipe, folder, resume=resume, overwrite=overwrite))
+        return Run(folder)
+    fabric.launch()
+    console = (console or Console(stderr=True)) if fabric.is_global_zero else Console(quiet=True)
 
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     # Everything that can be refused is refused before the folder is touched, the quickest to find first.
-    encoder = load_encoder(recipe)
-    try:
-        fabric = Fabric(accelerator=recipe.train.accelerator, devices=1, precision=recipe.train.precision)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"train.accelerator={recipe.train.accelerator!r} cannot be used: {reason}") from None
+    encoder = prepared(load_encoder(recipe), recipe, fabric)
     objective = recipe.build_objective()
-    training = load_training(recipe, encoder, objective, fabric.device, say)
+    share = (fabric.global_rank, fabric.world_size)
+    training = load_training(recipe, encoder, objective, fabric.device, say, share)
     source, relations = training.source, training.relations
     logged = rehearse(recipe, encoder, objective, relations, training.samples)
     start = fingerprint(encoder)
-    with locked(folder):
-        run = claim(folder, recipe, resume, overwrite)
+    with ExitStack() as held:
+        # The first process alone holds the folder and writes there.
+        run = first_only(
+            fabric, lambda: held.enter_context(locked(folder)) or claim(folder, recipe, resume, overwrite)
+        )
         loop = Loop(
             recipe, run, fabric, encoder, objective, relations, source, console, logged, training.keys
         )
@@ -74,7 +87,8 @@ def fit(
             say(f"{recipe.name}: the run ends with epoch {epochs}, and its schedule has {', '.join(never)}")
         loop.run_all()
         done = {"steps": loop.step, "seconds": loop.seconds, "start": start, "skipped": loop.watch.skipped}
-        write_whole(run.done, json.dumps(done).encode())
+        told = json.dumps(done | {"processes": fabric.world_size}).encode()
+        first_only(fabric, lambda: write_whole(run.done, told))
     return run
 
 
@@ -141,6 +155,7 @@ class Loop:
         )
         self.encoder, self.optimizer = self.fabric.setup(encoder, optimizer)
         self.objective = objective.to(self.fabric.device)
+        self.loss = AcrossRanks(self.objective)
         self.schedules = recipe.schedules(self.objective)
         self.scheduled: Row = self.schedules.enter(1)
         asked = recipe.train
@@ -153,6 +168,9 @@ class Loop:
         self.steps_per_epoch = source.steps_per_epoch
         planned = recipe.train.epochs * self.steps_per_epoch
         self.total = min(planned, recipe.train.steps or planned)
+        # A number of parts, not a size: the same in all processes, which share a batch unequally.
+        share, most = -(-asked.batch_size // fabric.world_size), asked.micro_batch
+        self.parts = None if most is None else -(-share // most)
         self.peak = scaled_lr(optim.lr, recipe.train.batch_size, optim.lr_scaling)
         self._warned: set[str] = set()
 
@@ -161,7 +179,8 @@ class Loop:
         self._restore()
         title = f"{self.recipe.name} seed {self.recipe.seed}"
         events = self.run.tensorboard if self.recipe.train.tensorboard else None
-        log = MetricsLog(self.run.metrics, events, after=self.step, also=self.logged)
+        first = self.fabric.is_global_zero
+        log = MetricsLog(self.run.metrics, events, after=self.step, also=self.logged) if first else None
         bar = Bar(self.console, title, self.total, self.step)
         try:
             with StopSignals() as signals:
@@ -174,9 +193,10 @@ class Loop:
             raise
         finally:
             bar.close()
-            log.close()
+            if log is not None:
+                log.close()
 
-    def _train(self, log: MetricsLog, bar: Bar, signals: StopSignals) -> None:
+    def _train(self, log: MetricsLog | None, bar: Bar, signals: StopSignals) -> None:
         torch.manual_seed(self.recipe.seed)
         if self._random_state is not None:
             torch.set_rng_state(self._random_state)
@@ -189,15 +209,18 @@ class Loop:
             for batch in clock.waiting(self.source.epoch(epoch, start=within)):
                 logged = (self.step + 1) % self.recipe.train.log_every == 0 or self.step + 1 == self.total
                 row = self._one_step(batch, logged)  # empty where the step was skipped
-                clock.images += len(batch.ids)
+                clock.images += len(batch.ids) * self.fabric.world_size
                 bar.step()
                 if row:
                     last = row | clock.lap()
-                    self._report(last, log, bar)
+                    if log is not None:
+                        self._report(last, log, bar)
                 stop = agreed(signals.asked)
                 if stop or self.step % self.recipe.train.save_every == 0 or self.step == self.total:
                     self._save(clock, bar)
                 if stop:
+                    # Who left now would be taken for the one that failed while the first still writes.
+                    self.fabric.barrier()
                     raise Stopped(stop)
                 if self.step == self.total:
                     break
@@ -212,19 +235,30 @@ class Loop:
         lr = self._rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        side = self.relations.batch(batch.ids, self.fabric.device)
+        seed_step(self.fabric, self.recipe.seed, self.step)
+        everyone = gather(batch.ids.to(self.fabric.device)).cpu() if self.fabric.world_size > 1 else None
+        side = self.relations.batch(batch.ids, self.fabric.device, everyone)
         self.watch.begin()
-        if self.follower is None:
-            views = embed(self.encoder, batch)
-        else:
+        cache: Cache[Batch] | None = None
+        if self.follower is not None:
             views, side = self.follower.embed(self.encoder, batch, self.fabric), side | self.follower.side()
+        elif self.parts is not None:
+            cache = Cache(
+                partial(embed, self.encoder), micro_batches(batch, self.parts), self.encoder, self._apart
+            )
+            views = cache.views
+        else:
+            views = embed(self.encoder, batch)
         loss, log = self._loss(views, side, logged)
         self.step += 1
         seen = Seen(self.step, lr, batch.ids, [view.detach() for view in views], side, loss)
         if not self.watch.passes(seen) or loss is None:
             return {}
         self.optimizer.zero_grad()
-        self.fabric.backward(loss)
+        if cache is None:
+            self.fabric.backward(loss)
+        else:
+            cache.backward(loss, self.fabric.backward)
         if not self.watch.gradients_pass(seen):
             return {}
         if self.recipe.optim.clip is not None:
@@ -239,18 +273,25 @@ class Loop:
         if self.watch.policy == "skip":
             where["skipped"] = float(self.watch.skipped)
         where["left_out"] = float(len(self.source.skipped))
-        return {**values, **where, "spread": spread(torch.cat(views)), "lr": lr}
+        return {**values, **where, "spread": spread(gather(torch.cat(views).detach())), "lr": lr}
 
     def _loss(
         self, views: Sequence[Tensor], side: dict[str, Any], logged: bool
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """The loss and its log; no loss where the objective refuses embeddings that are not finite."""
         try:
-            return self.objective.with_log(*views, **side) if logged else (self.objective(*views, **side), {})
+            return self.loss.with_log(*views, **side) if logged else (self.loss(*views, **side), {})
         except ValueError:
-            if all(bool(torch.isfinite(view).all()) for view in views):
+            # Over processes it is raised in all, by the embeddings of one.
+            if not agreed(int(not all(bool(torch.isfinite(view).all()) for view in views))):
                 raise
             return None, {}
+
+    def _apart(self) -> AbstractContextManager[Any]:
+        """The processes do not wait for each other's gradients."""
+        if self.fabric.world_size == 1:
+            return nullcontext()
+        return self.fabric.no_backward_sync(self.encoder)
 
     def _rate(self) -> float:
         optim = self.recipe.optim
@@ -280,6 +321,8 @@ class Loop:
             "skipped": self.watch.skipped,
             "momentum": None if self.follower is None else self.follower.state_dict(),
         }
+        if not self.fabric.is_global_zero:
+            return
         try:
             save_checkpoint(self.run.checkpoints, self.step, state, self.recipe.train.keep)
         except OSError as error:
@@ -302,7 +345,7 @@ class Loop:
 
     def _restore(self) -> None:
         self._random_state: Tensor | None = None
-        state = newest_checkpoint(self.run.checkpoints, self._say)
+        state = first_only(self.fabric, lambda: newest_checkpoint(self.run.checkpoints, self._say))
         if state is None:
             return
         if state["place"] != self._place():
@@ -317,40 +360,3 @@ class Loop:
             self.follower.load_state_dict(state["momentum"])
         self.watch.skipped = state["skipped"]
         self.step, self.seconds, self._random_state = state["step"], state["seconds"], state["random_state"]
-
-
-class Clock:
-    """Where the time of the loop goes."""
-
-    def __init__(self) -> None:
-        self._begin = self._lap = self._saved = time.perf_counter()
-        self._waited, self.images, self._steps = 0.0, 0, 0
-
-    def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches, with the time it takes to get each one counted as waiting."""
-        while True:
-            asked = time.perf_counter()
-            batch = next(batches, None)
-            self._waited += time.perf_counter() - asked
-            if batch is None:
-                return
-            self._steps += 1
-            yield batch
-
-    def lap(self) -> Row:
-        """Images per second and the share of time spent waiting for data, since the last lap."""
-        now = time.perf_counter()
-        span = max(now - self._lap, 1e-9)
-        row: Row = {"images_per_s": self.images / span, "data_wait": self._waited / span}
-        self._lap, self._waited, self.images = now, 0.0, 0
-        return row
-
-    def left(self, step: int, total: int) -> float:
-        """Seconds left at the pace of this session."""
-        return (time.perf_counter() - self._begin) / max(self._steps, 1) * (total - step)
-
-    def since_save(self) -> float:
-        """Seconds since this was last asked."""
-        now = time.perf_counter()
-        span, self._saved = now - self._saved, now
-        return span

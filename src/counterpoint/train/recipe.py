@@ -150,6 +150,8 @@ class Recipe(Section):
             raise ValueError(
                 "momentum needs views.count of at least 2: the first view is the trained encoder's"
             )
+        if self.train.micro_batch is not None:
+            raise ValueError("momentum and train.micro_batch exclude each other: give one of them")
         if self.momentum.queue is not None and "negatives" not in self.build_objective().accepts:
             takes = [name for name, kind in OBJECTIVES.items() if "negatives" in kind.accepts]
             raise ValueError(

@@ -13,6 +13,8 @@ FILES = ("recipe.yaml", "metrics.csv", "results.json", "features.npz", "graph.np
 FOLDERS = ("checkpoints", "tensorboard")
 DUMP = "nan-step-"
 MAY_DIFFER_ON_RESUME = (
+    "train.devices",
+    "train.nodes",
     "train.workers",
     "train.accelerator",
     "train.on_nan",

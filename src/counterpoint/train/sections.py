@@ -102,6 +102,15 @@ class Train(Section):
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
         "32-true", description="arithmetic of the encoder"
     )
+    devices: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        1, description="processes of this machine, one for each GPU or share of the CPU; auto: all GPUs"
+    )
+    nodes: int = Field(1, ge=1, description="machines, each with as many devices")
+    sync_batchnorm: bool = Field(False, description="BatchNorm over all processes; GPUs only")
+    micro_batch: int | None = Field(
+        None, ge=1, description="samples encoded at a time, by the gradient cache; all at once if not given"
+    )
+    compile: bool = Field(False, description="torch.compile the encoder")
     log_every: int = Field(20, ge=1, description="steps between rows of the log")
     save_every: int = Field(
         500, ge=1, description="steps between checkpoints; one is always written at the end"
@@ -111,6 +120,15 @@ class Train(Section):
         "stop", description="what a loss that is not finite does: end the run, or leave its step out"
     )
     tensorboard: bool = Field(False, description="write TensorBoard events too (extra: track)")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Train:
+        if self.sync_batchnorm and self.micro_batch is not None:
+            raise ValueError(
+                "train.sync_batchnorm=true and train.micro_batch exclude each other: BatchNorm would see "
+                "parts of the batch, not the whole of it"
+            )
+        return self
 
 
 class ZeroShot(Section):

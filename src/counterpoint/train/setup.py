@@ -136,15 +136,21 @@ class Relations:
         labels = train.column(recipe.data.label).values if "labels" in objective.requires else None
         return cls(labels, graph if "target" in objective.accepts else None, objective.streams)
 
-    def batch(self, ids: Tensor, device: torch.device) -> dict[str, Any]:
-        """The side arguments for these samples."""
+    def batch(self, ids: Tensor, device: torch.device, everyone: Tensor | None = None) -> dict[str, Any]:
+        """The side arguments for these samples.
+
+        everyone: the ids of the whole batch, where `ids` are the share of one of several processes.
+        """
         side: dict[str, Any] = {}
         if self.labels is not None:
             side["labels"] = self.labels[ids].to(device)
         if self.graph is not None:
-            # Whole, it would be larger than all else that an objective without a table of scores needs.
-            whole = not self.by_tiles(len(ids))
-            side["target"] = self.graph.batch(ids).to(device) if whole else self.graph.tiles(ids.to(device))
+            if everyone is not None:
+                side["target"] = self.graph.between(ids, everyone).to(device)
+            else:
+                # Whole, it would be larger than all else that an objective without a table of scores needs.
+                there, tiles = ids.to(device), self.by_tiles(len(ids))
+                side["target"] = self.graph.tiles(there) if tiles else self.graph.batch(ids).to(device)
         if self.same:
             side["ids"] = ids.to(device)
         return side

@@ -27,6 +27,9 @@ class Stopped(SystemExit):
         super().__init__(128 + number)
         self.signal = signal.Signals(number)
 
+    def __reduce__(self) -> tuple[type[Stopped], tuple[int]]:
+        return Stopped, (int(self.signal),)
+
 
 class StopSignals:
     """While it is entered, the first signal is noted in `asked` and does nothing else.

@@ -60,6 +60,7 @@ def load_training(
         workers=recipe.train.workers,
         on_error=recipe.data.on_error,
         device=device,
+        share=share,
     )
     if isinstance(encoder, TwoTowers):
         source = Captioned(source, samples, encoder.text.tokenizer, recipe.seed, device)

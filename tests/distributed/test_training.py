@@ -1,0 +1,61 @@
+"""Two gloo processes against one: the same losses step by step, and the same weights."""
+
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from two_processes import OBJECTIVES, end, quiet, recipe, train_all
+
+from counterpoint.train.checkpoint import load_checkpoint
+from counterpoint.train.log import read_metrics
+from counterpoint.train.loop import fit
+from counterpoint.train.processes import start_processes
+from counterpoint.train.run import Run
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The folder of what two processes trained; one process had begun `begun` and stopped after two steps."""
+    folder = tmp_path_factory.mktemp("both")
+    begun = fit(recipe("ntxent", save_every=2), folder / "begun", console=quiet())
+    end(begun).unlink()
+    begun.done.unlink()
+    start_processes(2, partial(train_all, folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    return {name: fit(recipe(name), folder / name, console=quiet()) for name in OBJECTIVES}
+
+
+def assert_alike(run, other):
+    rows, others = read_metrics(run.metrics), read_metrics(other.metrics)
+    assert [row["step"] for row in rows] == [row["step"] for row in others] == [1, 2, 3, 4]
+    for row, same in zip(rows, others, strict=True):
+        for key in row.keys() - {"images_per_s", "data_wait"}:
+            both = [math.nan if value is None else value for value in (row[key], same[key])]
+            assert both[0] == pytest.approx(both[1], rel=1e-4, abs=1e-5, nan_ok=True), key
+    weights, same = (load_checkpoint(end(r))["encoder"] for r in (run, other))
+    for name in weights:
+        torch.testing.assert_close(weights[name], same[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_two_processes_train_as_one_does(both, one, objective):
+    run = Run(both / objective)
+    assert_alike(run, one[objective])
+    assert json.loads(run.done.read_text())["processes"] == 2
+
+
+def test_a_run_of_one_process_is_continued_by_two(both, one):
+    assert_alike(Run(both / "begun"), one["ntxent"])
+
+
+def test_what_the_first_process_finds_is_known_to_all(both):
+    wrong = "invalid literal for int() with base 10: 'x'"
+    for rank in range(2):
+        assert (both / f"seen-{rank}").read_text() == f"2 told by 0; {wrong}"

@@ -1,0 +1,60 @@
+"""What each of two processes does in the tests of training on both; a module, so that it can be imported."""
+
+import io
+from functools import partial
+
+from rich.console import Console
+
+from counterpoint.train.checkpoint import checkpoints
+from counterpoint.train.devices import build_fabric, first_only
+from counterpoint.train.loop import fit
+from counterpoint.train.recipe import parse_recipe
+
+OBJECTIVES = {
+    "ntxent": {"objective": {"name": "ntxent", "tau": 0.2}},
+    "xclr": {"objective": {"name": "xclr", "tau": 0.2}, "similarity": {"graph": "label"}},
+    "mmcl": {"objective": {"name": "mmcl"}},
+}
+
+
+def recipe(objective, **train):
+    """Four steps of 13 samples, which two processes share unequally; the encoder has no BatchNorm."""
+    plain = {
+        "name": objective,
+        "data": {"source": "shapes", "count": 26, "size": 32},
+        "views": {"preset": "simclr_small", "size": 24},
+        "model": {"backbone": "squeezenet1_1", "head": [16], "head_norm": False},
+        "optim": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
+        "train": {"epochs": 2, "batch_size": 13, "log_every": 1, "accelerator": "cpu", **train},
+        **OBJECTIVES[objective],
+    }
+    return parse_recipe(plain)
+
+
+def quiet():
+    return Console(file=io.StringIO())
+
+
+def end(run):
+    return checkpoints(run.checkpoints)[-1]
+
+
+def train_all(folder):
+    """Each objective by both processes, and the end of a run that one process began."""
+    for objective in OBJECTIVES:
+        fit(recipe(objective, devices=2), folder / objective, console=quiet())
+    fit(recipe("ntxent", devices=2, save_every=2), folder / "begun", resume=True, console=quiet())
+    note_what_is_shared(folder)
+
+
+def note_what_is_shared(folder):
+    fabric = build_fabric(recipe("ntxent", devices=2).train)
+    fabric.launch()
+    rank = fabric.global_rank
+    seen = first_only(fabric, lambda: f"told by {rank}")
+    refusal = ""
+    try:
+        first_only(fabric, partial(int, "x" if rank == 0 else "1"))
+    except ValueError as error:
+        refusal = str(error)
+    (folder / f"seen-{rank}").write_text(f"{fabric.world_size} {seen}; {refusal}")
