@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 import re
 import shlex
 import sys
@@ -27,6 +28,7 @@ from counterpoint.data.views import ViewSpec
 from counterpoint.train.recipe import parse_recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "data" / "cameras.md"
+NUMBERS = r"(?P<identity>\d+)_(?P<camera>\d+)\.png"
 PLAIN = ViewSpec(size=8, pair_by="camera")
 
 
@@ -35,6 +37,13 @@ def write(folder: Path, names) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(encoded(size=(8, 8)))
     return folder
+
+
+def archive(file: Path, names) -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name in names:
+            zipped.writestr(name, encoded(size=(8, 8)))
+    return file
 
 
 def who(samples: Samples, column: str = "identity") -> list[str]:
@@ -89,17 +98,93 @@ def test_identities_are_dealt_out_whole(tmp_path):
     write(tmp_path, [f"1_{i:03}_{c}_01.png" for i in range(40) for c in (1, 2)])
     parts = {word: cameras(tmp_path, layout="cuhk03", split=word) for word in ("train", "val", "test")}
     found = {word: set(who(part)) for word, part in parts.items()}
-    assert [len(found[word]) for word in parts] == [28, 6, 6]
+    assert sum(map(len, found.values())) == 40
+    assert 20 <= len(found["train"]) <= 36
     assert set.union(*found.values()) == set(who(cameras(tmp_path, layout="cuhk03")))
     assert sum(len(part) for part in parts.values()) == 80
     again = cameras(tmp_path, layout="cuhk03", split="train")
     assert again.keys == parts["train"].keys
     assert list(again.column().names) == list(parts["test"].column().names)
     assert set(who(cameras(tmp_path, layout="cuhk03", split="val", shares=(0.5, 0.5)))) - found["val"]
-    with refused("shares=(1.0, 0.0) leave no identity of 40 for split 'test'"):
+    # Others that come move none of them.
+    write(tmp_path, [f"2_{i:03}_{c}_01.png" for i in range(300) for c in (1, 2)])
+    more = {word: set(who(cameras(tmp_path, layout="cuhk03", split=word))) for word in parts}
+    assert all(found[word] == {name for name in more[word] if name.startswith("1_")} for word in parts)
+    assert len(more["train"]) / 340 == pytest.approx(0.7, abs=0.07)
+    assert len(more["val"]) / 340 == pytest.approx(0.15, abs=0.06)
+    with refused("shares=(1.0, 0.0) leave no identity of 340 for split 'test'"):
         cameras(tmp_path, layout="cuhk03", split="test", shares=(1.0, 0.0))
-    with refused("shares must be two numbers", "(0.9, 0.2)"):
-        cameras(tmp_path, layout="cuhk03", split="test", shares=(0.9, 0.2))
+    for wrong in ((0.9, 0.2), "ab", None, 0.7, ("0.5", "0.1"), (0.5,), (float("nan"), 0.1), (True, False)):
+        with refused("shares must be two numbers", f"got {wrong!r}"):
+            cameras(tmp_path, layout="cuhk03", shares=wrong)
+
+
+def test_where_a_split_is_a_folder_none_is_dealt_out(tmp_path):
+    write(tmp_path / "one", [f"train/{i}_{c}.png" for i in range(9) for c in (1, 2)])
+    assert len(cameras(tmp_path / "one", pattern=NUMBERS, split="train")) == 18
+    with refused("has no folder 'test' for split 'test'; it has train, and where splits are folders none is"):
+        cameras(tmp_path / "one", pattern=NUMBERS, split="test")
+    write(tmp_path / "two", ["train/1_1.png", "train/1_2.png", "test/2_1.png", "test/2_2.png"])
+    with refused("has no folder 'val' for split 'val'; it has train, test"):
+        cameras(tmp_path / "two", pattern=NUMBERS, split="val")
+    write(tmp_path / "market", ["bounding_box_train/0002_c1s1_000451_03.jpg"])
+    for split in ("val", "test"):
+        with refused(f"for split '{split}'; it has bounding_box_train"):
+            cameras(tmp_path / "market", layout="market1501", split=split)
+    write(tmp_path / "apart", ["1_1.png"])
+    for split in ("..", str(tmp_path / "apart"), "../apart"):
+        with refused("has no folder"):
+            cameras(tmp_path / "one", pattern=NUMBERS, split=split)
+    for split in (5, "", ["train"]):
+        with refused("split must be the name of a folder or one of train, val, test", f"got {split!r}"):
+            cameras(tmp_path / "one", pattern=NUMBERS, split=split)
+
+
+@pytest.mark.parametrize("top", ["", "Market/", "a/b/"])
+def test_splits_are_folders_in_a_zip_file_too(tmp_path, top):
+    names = [
+        f"{top}bounding_box_{s}/{i + k:04}_c{c}s1_000001_01.jpg"
+        for k, s in ((1, "train"), (500, "test"))
+        for i in range(5)
+        for c in (1, 2)
+    ]
+    file = archive(tmp_path / "set.zip", names)
+    train, test = (cameras(file, layout="market1501", split=split) for split in ("train", "test"))
+    assert train.keys == sorted(names[:10])
+    assert test.keys == sorted(names[10:])
+    assert (train.name, train.picture(9).size) == (f"set/{top}bounding_box_train", (8, 8))
+    with refused("has no folder 'val' for split 'val'"):
+        cameras(file, layout="market1501", split="val")
+
+
+def test_damaged_zip_files(tmp_path):
+    """Whatever is wrong with it, the file is named; no other kind of error comes out."""
+    whole = archive(tmp_path / "whole.zip", [f"{i}_{c}.png" for i in range(4) for c in (1, 2)]).read_bytes()
+    drawn, found = random.Random(0), 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(drawn.randint(1, 3)):
+            data[drawn.randrange(len(data))] = drawn.randrange(256)
+        (tmp_path / "damaged.zip").write_bytes(data)
+        try:
+            cameras(tmp_path / "damaged.zip", pattern=NUMBERS)
+        except ValueError as error:
+            found += "damaged.zip is not a whole zip file that can be read: " in str(error)
+    assert found > 75
+    encrypted = bytearray(whole)
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        encrypted[encrypted.index(signature) + flags] |= 1
+    (tmp_path / "encrypted.zip").write_bytes(encrypted)
+    with refused("encrypted.zip is not a whole zip file that can be read", "is encrypted"):
+        cameras(tmp_path / "encrypted.zip", pattern=NUMBERS)
+
+
+def test_any_regular_expression_fits_the_end_of_a_path(tmp_path):
+    write(tmp_path, ["x/1_A.png", "x/2_b.png", "y/3_B.png"])
+    samples = cameras(tmp_path, pattern=r"(?i)(?P<identity>\d)_(?P<camera>a|b)\.png")
+    assert who(samples, "camera") == ["A", "b", "B"]
+    samples = cameras(tmp_path, pattern=r"(?P<identity>1)_(?P<camera>A)\.png|\d_[bB]\.png")
+    assert who(samples) == ["1", "", ""]
 
 
 def test_names_that_do_not_fit(tmp_path):
@@ -120,6 +205,8 @@ def test_bad_arguments(tmp_path):
         ({"layout": "cuhk3"}, ("unknown layout 'cuhk3'", "cuhk03")),
         ({"pattern": "(?P<identity>x"}, ("is not a regular expression",)),
         ({"pattern": "(?P<identity>x)"}, ("has no group (?P<camera>...)",)),
+        ({"layout": ["cuhk03"]}, ("layout must be one of cuhk03", "got ['cuhk03']")),
+        ({"pattern": 5}, ("pattern 5 has no group",)),
         ({"layout": "cuhk03", "split": "gallery"}, ("has no folder 'gallery'", "train, val, test")),
         ({"layout": "cuhk03", "on_error": "ignore"}, ("on_error='ignore'",)),
     ]:
@@ -127,6 +214,8 @@ def test_bad_arguments(tmp_path):
             cameras(tmp_path, **options)
     with refused("is not a whole zip file"):
         cameras(tmp_path / "not.zip", layout="cuhk03")
+    with refused("path must be the path of a file or a folder, got None"):
+        cameras(None, layout="cuhk03")
     with refused("is not there"):
         cameras(tmp_path / "absent.zip", layout="cuhk03")
 
@@ -157,6 +246,9 @@ def test_side_by_side_keeps_what_all_have():
         side_by_side({"left": one, "right": one})
     with refused("at least one camera"):
         side_by_side({})
+    for wrong, got in (([one], "list"), ({0: one}, "the name 0")):
+        with refused("side_by_side needs samples by the name of their camera", f"got {got}"):
+            side_by_side(wrong)
 
 
 def labelled(identity, camera, side=8) -> Samples:
@@ -293,14 +385,14 @@ def test_too_few_identities_and_bad_pictures():
 def test_real_omniglot():
     file = real_data("omniglot") / "images_background_small1.zip"
     train, test = (cameras(file, layout="omniglot", split=word) for word in ("train", "test"))
-    assert (len(train), len(test)) == (95 * 20, 20 * 20)
+    assert (len(train), len(test)) == (94 * 20, 21 * 20)
     assert len(cameras(file, layout="omniglot").column().names) == 136
     assert len(train.column("alphabet").names) <= 5
     pairs = Pairs(train, "camera")
-    assert (len(pairs), pairs.left_out, pairs.unknown) == (95, 0, 0)
+    assert (len(pairs), pairs.left_out, pairs.unknown) == (94, 0, 0)
     kept, left_out = in_memory(test, largest=105)
     assert left_out == []
-    assert kept.tensor.shape == (400, 3, 105, 105)
+    assert kept.tensor.shape == (420, 3, 105, 105)
     batch = next(batch_source(train, ViewSpec(size=28, pair_by="camera"), 16, workers=0).epoch(0))
     assert batch.views[1].shape == (16, 3, 28, 28)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,9 +34,20 @@ def settle(faults: Sequence[str], total: int, where: str, on_error: OnError) -> 
     warnings.warn(f"{found}; they are left out", stacklevel=3)
 
 
+def checked_path(path: str | Path) -> Path:
+    """That path, `~` written out; ValueError for what is no path.
+
+    >>> checked_path("a/b").as_posix()
+    'a/b'
+    """
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise ValueError(f"path must be the path of a file or a folder, got {path!r}")
+    return Path(path).expanduser()
+
+
 def existing_folder(path: str | Path) -> Path:
     """That folder; ValueError where it does not exist or is a file."""
-    folder = Path(path).expanduser()
+    folder = checked_path(path)
     if not folder.is_dir():
         raise ValueError(f"{folder} is {'a file, not a folder' if folder.exists() else 'not there'}")
     return folder
@@ -43,7 +55,7 @@ def existing_folder(path: str | Path) -> Path:
 
 def existing_file(path: str | Path) -> Path:
     """That file; ValueError where it does not exist or is a folder."""
-    file = Path(path).expanduser()
+    file = checked_path(path)
     if not file.is_file():
         raise ValueError(f"{file} is {'a folder, not a file' if file.exists() else 'not there'}")
     return file
