@@ -7,12 +7,14 @@ section that names it takes exactly those arguments: checked, the defaults fille
 from __future__ import annotations
 
 import inspect
+import re
+import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 
 from counterpoint.names import hint
 
@@ -30,7 +32,16 @@ class Named(BaseModel):
     A subclass checks the name with `choose`, and fills in the arguments with `arguments`.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+    # NaN goes to JSON and back as it is, and is refused by the thing it is given to, not as null.
+    model_config = ConfigDict(
+        extra="allow", frozen=True, protected_namespaces=(), ser_json_inf_nan="constants"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, given: Any) -> Any:
+        _refuse_truth(cls.model_fields, given)
+        return given
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -59,6 +70,22 @@ def _model(function: Callable[..., Any], leave_out: frozenset[str]) -> type[Base
     )
 
 
+def _refuse_truth(fields: Mapping[str, Any], given: Any) -> None:
+    """ValueError where a number is wanted and true or false is given, which pydantic takes for 1 or 0."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        kinds = _kinds(fields[name].annotation) if isinstance(value, bool) and name in fields else set()
+        if kinds & {int, float} and bool not in kinds:
+            raise ValueError(f"{name} must be a number, got {value!r}")
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a value itself may have; of containers not what they hold."""
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return {kind for part in parts for kind in _kinds(part)}
+    return _kinds(parts[0]) if typing.get_origin(annotation) is typing.Annotated else {annotation}
+
+
 def arguments(
     function: Callable[..., Any], given: Mapping[str, Any], where: str, leave_out: Iterable[str] = ()
 ) -> dict[str, Any]:
@@ -73,6 +100,10 @@ def arguments(
     """
     model = _model(function, frozenset(leave_out))
     try:
+        _refuse_truth(model.model_fields, given)
+    except ValueError as error:
+        raise ValueError(f"{where}.{error}" if where else str(error)) from None
+    try:
         checked = model.model_validate(dict(given))
     except ValidationError as error:
         raise ValueError("; ".join(problems(error, model, where))) from None
@@ -81,15 +112,28 @@ def arguments(
 
 def problems(error: ValidationError, model: type[BaseModel], where: str = "") -> list[str]:
     """One plain sentence per fault that pydantic found; what only follows from another fault is left out."""
-    faults = error.errors()
-    places = [fault["loc"] for fault in faults]
+    by_place: dict[tuple[int | str, ...], list[Any]] = {}
+    for fault in error.errors():
+        place = tuple(part for part in fault["loc"] if not _is_branch(part))
+        by_place.setdefault(place, []).append({**fault, "loc": place})
     return [
-        _sentence(fault, model, where)
-        for fault in faults
-        if not any(
-            len(place) > len(fault["loc"]) and place[: len(fault["loc"])] == fault["loc"] for place in places
-        )
+        _sentence(_one_of(faults), model, where)
+        for place, faults in by_place.items()
+        if not any(len(other) > len(place) and other[: len(place)] == place for other in by_place)
     ]
+
+
+def _is_branch(part: int | str) -> bool:
+    """Whether a part of a place is no key, but pydantic's name of one type of several that are allowed."""
+    return isinstance(part, str) and re.fullmatch(r"str|int|float|bool|none|[\w-]+\[.*\]", part) is not None
+
+
+def _one_of(faults: Sequence[Any]) -> Any:
+    """One fault of those that each type of several had to find with a value."""
+    start = "Input should be "
+    wanted = [fault["msg"].removeprefix(start) for fault in faults if fault["msg"].startswith(start)]
+    message = start + " or ".join(dict.fromkeys(wanted)) if len(wanted) > 1 else faults[0]["msg"]
+    return {**faults[0], "msg": message}
 
 
 def _sentence(fault: Any, model: type[BaseModel], where: str) -> str:

@@ -162,3 +162,33 @@ def test_recipe_parts_shown_in_the_docs_are_right(page):
     assert blocks
     for block in blocks:
         parse_recipe(SMALL | yaml.safe_load(block))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"data": {"source": "cameras", "path": None}},
+            "data.path: input should be a valid string, got None",
+        ),
+        ({"data": {"source": "shapes", "camera": [1]}}, "data.camera: input should be .* or .*, got"),
+        ({"data": {"source": "shapes", "count": True}}, "data.count must be a number, got True"),
+        ({"data": {"source": "shapes", "holdout": True}}, "holdout must be a number, got True"),
+        ({"objective": {"name": "qare", "weight": True}}, "weight must be a number, got True"),
+        ({"objective": {"name": "ntxent", "tau": True}}, "tau must be a number, got True"),
+    ],
+)
+def test_wrong_types_are_told_in_one_line_without_pydantics_names(changed, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        parse_recipe({"name": "x", "data": {"source": "shapes"}, "objective": "ntxent", **changed})
+    assert "\n" not in str(caught.value)
+    assert "[" not in str(caught.value).split(", got")[0]
+
+
+def test_not_a_number_reaches_the_source_that_refuses_it(tmp_path):
+    from counterpoint.train.setup import load_splits
+
+    data = {"source": "cameras", "path": str(tmp_path), "layout": "cuhk03", "shares": [0.5, float("nan")]}
+    recipe = parse_recipe({"name": "x", "data": data, "objective": "ntxent"})
+    with pytest.raises(ValueError, match=r"^shares must be two numbers.*got \(0.5, nan\)$"):
+        load_splits(recipe.data)

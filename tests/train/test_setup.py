@@ -1,8 +1,13 @@
+import csv
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pictures import encoded
 from PIL import Image
 
 from counterpoint.train.recipe import parse_recipe
-from counterpoint.train.setup import load_graph, load_splits
+from counterpoint.train.setup import check_columns, load_graph, load_splits
 
 
 def recipe(**data):
@@ -66,3 +71,40 @@ def test_a_graph_covers_the_train_split():
     graph = load_graph(parse_recipe(plain | {"similarity": {"graph": "label"}}))
     assert graph is not None
     assert len(graph) == 20
+
+
+def test_what_is_trained_on_is_not_in_the_test_split(tmp_path):
+    pictures(tmp_path, 6)
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "label", "split"])
+        rows.writerows([f"{i:03d}.png", "x", "train" if i < 4 else "test"] for i in range(6))
+        rows.writerow(["003.png", "x", "test"])
+    table = {"source": "table", "path": str(tmp_path / "t.csv")}
+    with pytest.raises(ValueError, match=r"1 of the 3 samples of data.test='test' .* such as '003.png'"):
+        load_splits(recipe(**table).data)
+    for half, other in (("train", "test"), ("test", "train")):
+        with pytest.raises(
+            ValueError, match=f"data.{half} is null, all the data, and data.{other}='{other}'"
+        ):
+            recipe(**table, **{half: None})
+        with pytest.raises(ValueError, match=f"data.{half}: string should have at least 1 character"):
+            recipe(**table, **{half: ""})
+    # Row numbers are in both splits, and their pictures differ.
+    for split, shift in (("train", 0), ("test", 100)):
+        pq.write_table(
+            pa.table({"image": [{"bytes": encoded((i + shift, 0, 0)), "path": None} for i in range(3)]}),
+            tmp_path / f"{split}.parquet",
+        )
+    rows = load_splits(recipe(source="parquet", path=str(tmp_path)).data)
+    assert list(rows.train.keys) == list(rows.test.keys)
+
+
+def test_a_holdout_does_not_part_identities():
+    data = {"source": "shapes", "camera": "both", "count": 40, "size": 16, "holdout": 0.2}
+    for asked in ({"views": {"pair_by": "camera"}}, {"evaluate": {"matching": "camera"}}):
+        made = parse_recipe({"name": "x", "data": data, "objective": "ntxent", **asked})
+        with pytest.raises(ValueError, match=r"data.holdout=0.2 parts the pictures of \d+ identities"):
+            check_columns(made, load_splits(made.data))
+    made = parse_recipe({"name": "x", "data": data, "objective": "ntxent"})
+    check_columns(made, load_splits(made.data))  # no identity is asked for

@@ -25,9 +25,9 @@ class Data(Named):
 
     source: str = Field(description="the kind of data: " + ", ".join([*SOURCES, *STREAMS]))
     train: str | None = Field(
-        "train", description="the split that is trained on; null where there are no splits"
+        "train", min_length=1, description="the split that is trained on; null where there are no splits"
     )
-    test: str | None = Field("test", description="the split that is evaluated")
+    test: str | None = Field("test", min_length=1, description="the split that is evaluated")
     holdout: float = Field(
         0.0, ge=0, lt=1, description="share of train kept back and evaluated instead of test"
     )
@@ -53,6 +53,12 @@ class Data(Named):
             raise ValueError(
                 f"data.train and data.test are both {self.train!r}: give data.holdout, the share of samples "
                 "that is kept back for evaluation, such as data.holdout=0.1"
+            )
+        if None in (self.train, self.test) and not self.holdout:
+            which, other = ("train", "test") if self.train is None else ("test", "train")
+            raise ValueError(
+                f"data.{which} is null, all the data, and data.{other}={getattr(self, other)!r} is a part "
+                f"of it: give data.{which} a split too, or data.holdout, the share that is kept back"
             )
         return self
 

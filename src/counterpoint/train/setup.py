@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from counterpoint.data import SOURCES, Samples
+from counterpoint.data.cameras import IDENTITY
 from counterpoint.data.memory import in_memory
+from counterpoint.data.samples import UNLABELLED
 from counterpoint.evaluate.matching import check_sides
 from counterpoint.models.encoder import Encoder, build_encoder
 from counterpoint.models.towers import build_towers
@@ -22,6 +24,7 @@ from counterpoint.objectives import Objective
 from counterpoint.similarity import Similarity, SimilarityGraph
 from counterpoint.train.recipe import Data, Recipe
 
+LOOKED_AT = 8  # pictures that tell whether equal keys of two splits are the same samples
 HOLDOUT_SEED = 20240718  # fixed, so that every run with a holdout keeps back the same samples
 
 Say = Callable[[str], None]
@@ -60,6 +63,7 @@ def _splits(key: str) -> tuple[Splits, list[str]]:
     else:
         test, more = _load(data, data.test)
         skipped = skipped + more
+        _check_apart(data, train, test)
     if data.limit is not None:
         train = train.subset(range(min(data.limit, len(train))))
     return Splits(train, test), skipped
@@ -71,6 +75,45 @@ def _load(data: Data, split: str | None) -> tuple[Samples, list[str]]:
     return in_memory(source(split=split, **data.arguments, **takes_on_error), on_error=data.on_error)
 
 
+def _check_apart(data: Data, train: Samples, test: Samples) -> None:
+    """ValueError where pictures that are trained on are in the test split too.
+
+    Keys alone do not tell: row numbers begin at 0 in every split. Of those in common a few are looked at.
+    """
+    place = {key: i for i, key in enumerate(train.keys)}
+    common = [(place[key], i) for i, key in enumerate(test.keys) if key in place]
+    alike = [_same(train, a, test, b) for a, b in common[:: -(-len(common) // LOOKED_AT) or 1]]
+    if any(alike) and False not in alike:
+        raise ValueError(
+            f"{len(common)} of the {len(test)} samples of data.test={data.test!r} are in "
+            f"data.train={data.train!r} too, such as {test.keys[common[0][1]]!r}: "
+            "give splits that are apart, or data.holdout"
+        )
+
+
+def _same(a: Samples, i: int, b: Samples, j: int) -> bool | None:
+    """Whether two samples show the same picture; None where one cannot be read."""
+    try:
+        first, second = a.picture(i), b.picture(j)
+    except ValueError:
+        return None
+    return first.size == second.size and first.tobytes() == second.tobytes()
+
+
+def _check_identities(recipe: Recipe, splits: Splits) -> None:
+    """ValueError where a holdout parts the pictures of identities that are to be told from others."""
+    by_identity = recipe.views.spec.pair_by is not None or recipe.evaluate.matching is not None
+    if not (recipe.data.holdout and by_identity and IDENTITY in splits.train.labels):
+        return
+    train, test = (set(part.column(IDENTITY).values.tolist()) for part in (splits.train, splits.test))
+    if parted := (train & test) - {UNLABELLED}:
+        raise ValueError(
+            f"data.holdout={recipe.data.holdout} parts the pictures of {len(parted)} identities between "
+            "training and test; give data.holdout=0 and splits of identities, such as data.train=train "
+            "data.test=test"
+        )
+
+
 def check_columns(recipe: Recipe, splits: Splits) -> None:
     """ValueError where the recipe asks to evaluate a label column that the data lacks."""
     for column in recipe.evaluate.columns or ():
@@ -80,6 +123,7 @@ def check_columns(recipe: Recipe, splits: Splits) -> None:
                 f"evaluate.columns asks for {column!r}, but data {splits.train.name!r} has "
                 + (f"only {has}" if has else "no labels: set evaluate.columns=null")
             )
+    _check_identities(recipe, splits)
     if recipe.evaluate.matching is not None:
         check_sides(splits.test, recipe.evaluate.matching)
 
