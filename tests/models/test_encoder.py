@@ -151,6 +151,18 @@ def test_weights_from_a_backbone_an_encoder_and_a_checkpoint(tmp_path: Path) -> 
         assert same(encoder.head, build_encoder("conv4", seed=2).head), file
 
 
+def test_weights_from_the_folder_of_a_run_are_those_of_its_newest_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    for step in (9, 10):
+        save_checkpoint(folder, step, {"encoder": build_encoder("conv4", seed=step).state_dict()})
+    filled = build_encoder("conv4", weights=tmp_path / "run", seed=0)
+    newest = build_encoder("conv4", seed=10)
+    assert torch.equal(filled.backbone.blocks[0].conv.weight, newest.backbone.blocks[0].conv.weight)
+    with pytest.raises(ValueError, match="is a folder without a checkpoint"):
+        build_encoder("conv4", weights=tmp_path)
+
+
 def test_weights_of_a_whole_torchvision_model(tmp_path: Path) -> None:
     whole = zoo.shufflenet_v2_x0_5().eval()
     torch.save(whole.state_dict(), tmp_path / "shuffle.pth")

@@ -6,6 +6,7 @@ import torch
 from rich.console import Console
 
 from counterpoint.train.checkpoint import checkpoints, load_checkpoint
+from counterpoint.train.compare import measure
 from counterpoint.train.log import read_metrics
 from counterpoint.train.loop import fit
 from counterpoint.train.recipe import parse_recipe
@@ -123,6 +124,39 @@ def test_methods_start_from_the_same_weights():
 def test_steps_ends_a_run_early(tmp_path):
     run = fit(recipe(train={"steps": 2}), tmp_path, console=quiet())
     assert end_state(run)["step"] == 2
+
+
+def test_no_epoch_at_all_leaves_the_encoder_as_it_starts(tmp_path):
+    given = recipe(train={"epochs": 0})
+    run = fit(given, tmp_path, console=quiet())
+    encoder = load_encoder(given)
+    start = fingerprint(encoder)
+    encoder.load_state_dict(end_state(run)["encoder"])
+    assert fingerprint(encoder) == start
+    assert end_state(run)["step"] == 0
+    assert read_metrics(run.metrics) == []
+    assert {result.protocol for result in measure(run, quiet())} == {"knn", "linear"}
+
+
+def test_layer_decay_and_head_rate_reach_the_steps(tmp_path):
+    """Two steps: with a rate that falls to nothing the backbone stays and the head moves."""
+    shared = {"train": {"steps": 2}, "data": {"count": 64}}
+    still = recipe(optim={"name": "sgd", "lr": 0.1, "layer_decay": 1e-12, "head_lr": 0.3}, **shared)
+    ends = {}
+    for name, given in (("still", still), ("usual", recipe(optim={"name": "sgd", "lr": 0.1}, **shared))):
+        run = fit(given, tmp_path / name, console=quiet())
+        ends[name] = end_state(run)["encoder"]
+    start = load_encoder(still).state_dict()
+
+    def moved(name, key):
+        return float((ends[name][key] - start[key]).abs().max())
+
+    assert (
+        moved("still", "backbone.blocks.0.conv.weight")
+        < 1e-9
+        < moved("usual", "backbone.blocks.0.conv.weight")
+    )
+    assert moved("still", "head.linear1.weight") > 1.5 * moved("usual", "head.linear1.weight")
 
 
 def test_fewer_samples_than_a_batch_says_both_numbers(tmp_path):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from counterpoint.models.encoder import build_encoder
-from counterpoint.train.optim import LARS, build_optimizer, learning_rate, scaled_lr
+from counterpoint.train.optim import LARS, build_optimizer, learning_rate, rate_factors, scaled_lr
 
 STEPS = 10
 
@@ -261,6 +261,58 @@ def test_tied_parameters_are_taken_once() -> None:
     second.weight = first.weight
     groups = build_optimizer(nn.ModuleList([first, second]), lr=0.1).param_groups
     assert [len(group["params"]) for group in groups] == [1, 2]
+
+
+def test_rates_fall_from_the_head_to_the_first_block() -> None:
+    encoder = build_encoder("conv4", head=(8, 4), seed=0)
+    factors = rate_factors(encoder, layer_decay=0.5, head_factor=3.0)
+    model = nn.ModuleDict({"encoder": encoder, "other": nn.Linear(2, 2)})
+    optimizer = build_optimizer(model, "lars", lr=0.1, weight_decay=1e-4, factors=factors)
+    names = {id(p): key for key, p in model.named_parameters()}
+    found = {
+        names[id(p)]: (group["lr_factor"], group["lr"], group["weight_decay"], group["adapt"])
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    assert set(found) == set(names.values())
+    assert found["encoder.backbone.blocks.0.conv.weight"] == (0.5**4, 0.1 * 0.5**4, 1e-4, True)
+    assert found["encoder.backbone.blocks.3.norm.bias"] == (0.5, 0.1 * 0.5, 0.0, False)
+    assert found["encoder.head.linear1.weight"] == (3.0, 0.1 * 3.0, 1e-4, True)
+    assert found["other.weight"][0] == 1.0
+
+
+def test_a_factor_is_a_rate_of_its_own() -> None:
+    ours, theirs = build_encoder("conv4", head=(4,), seed=0), build_encoder("conv4", head=(4,), seed=0)
+    optimizer = build_optimizer(ours, "sgd", lr=0.2, factors=rate_factors(ours, layer_decay=0.5))
+    before = copy.deepcopy(theirs)
+    for encoder in (ours, theirs):
+        encoder(torch.linspace(-1, 1, 4 * 3 * 64).reshape(4, 3, 8, 8))[1].square().sum().backward()
+    optimizer.step()
+    for depth in range(4):
+        start, moved = before.backbone.blocks[depth].conv.weight, ours.backbone.blocks[depth].conv.weight
+        assert_close(start - moved, 0.2 * 0.5 ** (4 - depth) * theirs.backbone.blocks[depth].conv.weight.grad)
+
+
+def test_without_factors_nothing_changes() -> None:
+    encoder = build_encoder("conv4", head=(8, 4), seed=0)
+    assert rate_factors(encoder) is None
+    assert rate_factors(encoder, layer_decay=1.0, head_factor=1.0) is None
+    groups = build_optimizer(encoder, "sgd", lr=0.1, factors=None).param_groups
+    assert len(groups) == 2
+    assert all("lr_factor" not in group for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer_decay": 0.0}, r"layer_decay must lie in \(0, 1\], got 0.0"),
+        ({"layer_decay": 1.5}, r"layer_decay must lie in \(0, 1\], got 1.5"),
+        ({"head_factor": 0.0}, "head_factor must be a finite number > 0, got 0.0"),
+    ],
+)
+def test_rate_factor_refusals(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rate_factors(build_encoder("conv4"), **options)
 
 
 def test_settings_reach_the_optimisers_of_torch() -> None:

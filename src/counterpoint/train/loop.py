@@ -30,7 +30,7 @@ from counterpoint.train.lock import locked
 from counterpoint.train.log import Bar, MetricsLog, Row
 from counterpoint.train.momentum import Follower
 from counterpoint.train.nonfinite import FiniteLoss, Seen
-from counterpoint.train.optim import build_optimizer, learning_rate, scaled_lr
+from counterpoint.train.optim import build_optimizer, learning_rate, rate_factors, scaled_lr
 from counterpoint.train.processes import start_processes
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim
@@ -151,7 +151,12 @@ class Loop:
             self.follower = Follower(encoder, recipe.views.spec.size, recipe.momentum).to(fabric.device)
         optim = recipe.optim
         optimizer = build_optimizer(
-            self.trained, optim.name, lr=optim.lr, weight_decay=optim.weight_decay, momentum=optim.momentum
+            self.trained,
+            optim.name,
+            lr=optim.lr,
+            weight_decay=optim.weight_decay,
+            momentum=optim.momentum,
+            factors=rate_factors(encoder, optim.layer_decay, (optim.head_lr or optim.lr) / optim.lr),
         )
         self.encoder, self.optimizer = self.fabric.setup(encoder, optimizer)
         self.objective = objective.to(self.fabric.device)
@@ -202,6 +207,8 @@ class Loop:
             torch.set_rng_state(self._random_state)
         self.encoder.train()
         clock = Clock()
+        if self.total == 0:  # the encoder is measured as it starts
+            self._save(clock, bar)
         last: Row = {}
         while self.step < self.total:
             epoch, within = divmod(self.step, self.steps_per_epoch)
@@ -234,7 +241,7 @@ class Loop:
     def _one_step(self, batch: Batch, logged: bool) -> Row:
         lr = self._rate()
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_factor", 1.0)
         seed_step(self.fabric, self.recipe.seed, self.step)
         everyone = gather(batch.ids.to(self.fabric.device)).cpu() if self.fabric.world_size > 1 else None
         side = self.relations.batch(batch.ids, self.fabric.device, everyone)

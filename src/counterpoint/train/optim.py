@@ -7,12 +7,15 @@ al., SimCLR (2020): batch norm parameters and biases get neither weight decay no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from counterpoint.models.depth import block_depths
+from counterpoint.models.encoder import Encoder
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "lars")
 SCALINGS = ("none", "sqrt", "linear")
@@ -131,6 +134,7 @@ def build_optimizer(
     nesterov: bool = False,
     betas: tuple[float, float] = (0.9, 0.999),
     trust: float = 0.001,
+    factors: Mapping[Tensor, float] | None = None,
 ) -> Optimizer:
     """An optimiser over the trainable parameters of a model, in two groups.
 
@@ -140,6 +144,8 @@ def build_optimizer(
 
     name: "adam" (decay added to the gradient), "adamw" (decay apart from it), "sgd", "lars".
     momentum, nesterov: of sgd and lars. betas: of adam and adamw. trust: of lars.
+    factors: on the rate of single parameters, see `rate_factors`; all others have 1. Each factor then has two
+        groups of its own, with the factor as `lr_factor`.
 
     Raises ValueError on an unknown name, a value out of range, or a model without trainable parameters.
 
@@ -159,17 +165,55 @@ def build_optimizer(
     trainable = [param for param in model.parameters() if param.requires_grad]
     if not trainable:
         raise ValueError(f"{type(model).__name__} has no trainable parameters")
-    kept: dict[str, Any] = {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay}
-    bare: dict[str, Any] = {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0}
-    if name == "lars":
-        bare["adapt"] = False
-    groups = [group for group in (kept, bare) if group["params"]]
+    groups: list[dict[str, Any]] = []
+    of = {param: 1.0 if factors is None else factors.get(param, 1.0) for param in trainable}
+    for factor in sorted(set(of.values())):
+        alike = [param for param in trainable if of[param] == factor]
+        kept: dict[str, Any] = {"params": [p for p in alike if p.ndim > 1], "weight_decay": weight_decay}
+        bare: dict[str, Any] = {"params": [p for p in alike if p.ndim <= 1], "weight_decay": 0.0}
+        if name == "lars":
+            bare["adapt"] = False
+        if factors is not None:
+            for group in (kept, bare):
+                group |= {"lr": lr * factor, "lr_factor": factor}
+        groups += [group for group in (kept, bare) if group["params"]]
     if name == "lars":
         return LARS(groups, lr=lr, momentum=momentum, nesterov=nesterov, trust=trust)
     if name == "sgd":
         return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov)
     kind = Adam if name == "adam" else AdamW
     return kind(groups, lr=lr, betas=betas)
+
+
+def rate_factors(
+    encoder: Encoder, layer_decay: float | None = None, head_factor: float = 1.0
+) -> dict[Tensor, float] | None:
+    """Factors on the learning rate for fine-tuning, by parameter; None where all are 1.
+
+    layer_decay: the last block of the backbone has this factor, the one before it the square, and so on down
+        to the first. Blocks are those of `models.depth.block_depths`.
+    head_factor: of the head, which starts fresh. Text towers and learned temperatures keep 1.
+
+    Raises ValueError on a layer_decay outside (0, 1] and a head_factor that is not above 0.
+
+    >>> from counterpoint.models.encoder import build_encoder
+    >>> encoder = build_encoder("conv4", head=(16,))
+    >>> sorted(set(rate_factors(encoder, layer_decay=0.5, head_factor=2.0).values()))
+    [0.0625, 0.125, 0.25, 0.5, 2.0]
+    """
+    if layer_decay is not None and not 0 < layer_decay <= 1:
+        raise ValueError(f"layer_decay must lie in (0, 1], got {layer_decay}")
+    if not 0 < head_factor < math.inf:
+        raise ValueError(f"head_factor must be a finite number > 0, got {head_factor}")
+    factors: dict[Tensor, float] = {
+        param: head_factor for param in encoder.head.parameters() if head_factor != 1
+    }
+    if layer_decay not in (None, 1):
+        depths = block_depths(encoder.backbone)
+        blocks = max(depths.values()) + 1
+        for name, param in encoder.backbone.named_parameters():
+            factors[param] = layer_decay ** (blocks - depths[name])
+    return factors or None
 
 
 def scaled_lr(base_lr: float, batch_size: int, scaling: str = "none") -> float:

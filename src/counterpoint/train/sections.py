@@ -44,7 +44,9 @@ class Text(Section):
 class Model(Section):
     """The encoder: a backbone whose features are used, and a head that only training sees."""
 
-    backbone: str = Field("conv4", description="ours (conv4, resnet8..56), a torchvision name, or timm:name")
+    backbone: str = Field(
+        "conv4", description="ours (conv4, resnet8..56), efficientnet_lite0, a torchvision name, timm:name"
+    )
     stem: Literal["default", "small"] = Field(
         "default", description="small: 3x3 stride 1, no pool, for small pictures"
     )
@@ -58,7 +60,9 @@ class Model(Section):
     extra_linear: bool = Field(
         False, description="a linear layer after the pooling of our ResNets, as QARe has it"
     )
-    weights: str | None = Field(None, description="a checkpoint to start from, or 'pretrained'")
+    weights: str | None = Field(
+        None, description="what to start from: a checkpoint, the folder of a run, or 'pretrained'"
+    )
     text: Text | None = Field(None, description="a text tower beside it: the caption is then the last view")
 
 
@@ -89,12 +93,20 @@ class Optim(Section):
     warmup_epochs: float = Field(0.0, ge=0, allow_inf_nan=False, description="epochs of linear warm-up")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="the rate after warm-up")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
+    layer_decay: float | None = Field(
+        None, gt=0, le=1, description="for fine-tuning: factor on the rate from each block to the one before"
+    )
+    head_lr: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="peak rate of the head before scaling; lr if not given"
+    )
 
 
 class Train(Section):
     """The loop."""
 
-    epochs: int = Field(20, ge=1, description="passes over the train split")
+    epochs: int = Field(
+        20, ge=0, description="passes over the train split; 0 measures the encoder at its start"
+    )
     steps: int | None = Field(None, ge=1, description="stop after so many steps in all")
     batch_size: int = Field(256, ge=2, description="samples per step, over all processes")
     workers: int = Field(2, ge=0, description="processes that decode and augment larger pictures")
