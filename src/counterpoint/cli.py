@@ -112,8 +112,8 @@ def compare(
     dry_run: DryRun = False,
 ) -> None:
     """Train several recipes with several seeds; print one table and write one report."""
+    from counterpoint.train.compare import COLUMNS, plan, run_folder, table
     from counterpoint.train.compare import compare as run_comparison
-    from counterpoint.train.compare import plan, run_folder, table
     from counterpoint.train.recipe import find_recipes, read_recipe
 
     overrides = [word for word in words if "=" in word]
@@ -132,7 +132,8 @@ def compare(
     if page.exists() and not (resume or overwrite):
         raise ValueError(f"{page} is there already: continue with --resume or replace it with --overwrite")
     lines = run_comparison(recipes, numbers, out, resume=resume, overwrite=overwrite, console=err_console)
-    out_console.print(table(lines))
+    for start in range(0, len(lines), COLUMNS):
+        out_console.print(table(lines[start : start + COLUMNS]))
     runs = [
         run_folder(out, recipe.model_copy(update={"seed": seed})) for recipe in recipes for seed in numbers
     ]

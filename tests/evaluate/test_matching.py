@@ -147,6 +147,7 @@ def test_assignment_can_be_left_out():
         (side(torch.eye(3), range(3)), {"k": 0}, "got 0"),
         (side(torch.eye(3), range(3)), {"k": ()}, "at least one number"),
         (side(torch.eye(3), range(3)), {"k": 1, "tile": 0}, "tile must be at least 1"),
+        *((side(torch.eye(3), range(3)), {"k": 1, "tile": t}, "tile must be") for t in (2.5, "x", None)),
         (side(torch.eye(3), range(3)), {"column": "who"}, "no label column 'who'"),
         (side(torch.eye(3), [0, 3, 4]), {"k": 1}, "share 1 identities of column 'identity'"),
         (side(torch.eye(3), range(3), name="b"), {"column": None}, "share 0 keys"),
@@ -176,6 +177,11 @@ def test_sides_by_camera():
     assert (list(first.keys), list(second.keys)) == (["z"], ["t", "w"])
     with pytest.raises(ValueError, match="no row of 'b'"):
         by_camera(split, names=(["a"], ["b"]))
+    for wrong in (([0], [1]), (["a"],), (["a"], ["d"], ["e"]), (["a"], []), "ab", (["a"], "d")):
+        with pytest.raises(ValueError, match="names must be two lists of one or more names of cameras"):
+            by_camera(split, names=wrong)
+    with pytest.raises(ValueError, match="names has 'd' on both sides"):
+        by_camera(split, names=(["a", "d"], ["d"]))
     with pytest.raises(ValueError, match="has 1 value"):
         by_camera(Features(torch.eye(2), ["x", "y"], {"camera": Labels(torch.tensor([0, 0]), ["a"])}))
 

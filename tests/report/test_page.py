@@ -336,3 +336,42 @@ def test_a_plot_has_no_key_for_a_recipe_that_it_does_not_draw(tmp_path: Path, wr
     assert rest.count(names[1]) == 3
     assert f"{names[1]} logs no chance" in section
     assert "All 3 recipes learn" not in section
+
+
+def test_matching_compares_like_with_like():
+    from types import SimpleNamespace as Made
+
+    from counterpoint.evaluate import Result
+    from counterpoint.report.answer import objective_of
+    from counterpoint.report.page import _warnings
+
+    def results(rows):
+        asked = (("recall", "a to b", rows), ("recall", "b to a", 9), ("assignment", "one to one", 20))
+        return [
+            Result(
+                protocol="matching",
+                version=1,
+                metric=metric,
+                value=0.5,
+                n=n,
+                settings={"column": "identity", "direction": direction},
+            )
+            for metric, direction, n in asked
+        ]
+
+    def method(rows):
+        run = Made(name="m", seed=0, warning="", results=results(rows), recipe={})
+        return Made(name="m", runs=[run], whole=[run])
+
+    assert _warnings([method(200), method(200)]) == []
+    (line,) = _warnings([method(200), method(150)])
+    assert line.startswith("identity, recall a to b: not all results count the same number")
+    assert line.endswith("(150, 200)")
+    for term, meaning in (
+        ({"name": "qare"}, "The pictures of one view are to be spread out evenly."),
+        ({"name": "qare", "weight": 0}, ""),
+        ({"name": "qare", "weight": -1}, ""),
+        ({"name": "qare", "shift": -1}, ""),
+        ({"name": "infonce"}, "Only the other view of the same picture counts as alike."),
+    ):
+        assert objective_of(Made(recipe={"objective": term}))[1] == meaning

@@ -3,9 +3,13 @@
 import io
 
 import pytest
+import torch
+from PIL import Image
 from rich.console import Console
 from short_runs import quiet
 
+from counterpoint.data import Labels, Samples
+from counterpoint.evaluate.matching import check_sides
 from counterpoint.report import write_report
 from counterpoint.train.compare import compare, run_folder, table
 from counterpoint.train.loop import fit
@@ -41,15 +45,31 @@ def test_from_recipe_to_report(tmp_path):
     metrics = (run_folder(tmp_path, recipes[0]) / "metrics.csv").read_text().splitlines()
     assert len(metrics) == 1 + 3
     text = io.StringIO()
-    Console(file=text, width=160).print(table(lines))
-    rows = [line for line in text.getvalue().splitlines() if "matching" in line]
-    assert len(rows) == 5
-    assert "matching, recall@1, direction a to b" in rows[0]
+    Console(file=text, width=80).print(table(lines * 2))
+    assert "recall, mAP, assignment in percent, 1 seed" in text.getvalue()
+    assert "…" not in text.getvalue()
+    for row in ("recall@1, a to b", "mAP, a to b", "recall@1, b to a", "mAP, b to a", "assignment "):
+        assert row in text.getvalue()
     runs = [run_folder(tmp_path, recipe) for recipe in recipes]
     page = write_report(runs, tmp_path / "report.html", title="two cameras").read_text(encoding="utf-8")
     assert "Matching of identities" in page
     assert "No accuracy" not in page
     assert "recall@1 from a to b" in page
+    assert "Only the other picture of the same identity counts as alike." in page
+
+
+def test_a_split_without_two_identities_that_can_be_read_is_refused():
+    def picture(i):
+        if i % 3:
+            raise ValueError("cut short")
+        return Image.new("RGB", (80, 80))
+
+    column = {"identity": [0, 1, 2, 0, 1, 2], "camera": [0, 0, 0, 1, 1, 1]}
+    labels = {name: Labels(torch.tensor(v), ["a", "b", "c"]) for name, v in column.items()}
+    samples = Samples("made", list("uvwxyz"), picture, labels)
+    with pytest.raises(ValueError, match=r"has 1 identities on both halves .* 2 more without a picture"):
+        check_sides(samples, "camera")
+    check_sides(Samples("made", list("uvwxyz"), lambda i: picture(0), labels), "camera")
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def matching(
     """
     pairs = _pairs(a, b, column)
     ks = _ks(k, min(len(pairs.a), len(pairs.b)))
-    if tile < 1:
-        raise ValueError(f"tile must be at least 1, got {tile}")
+    if type(tile) is not int or tile < 1:
+        raise ValueError(f"tile must be at least 1, a whole number, got {tile!r}")
     results = []
     for direction, (queries, query_ids, base, base_ids) in {
         "a to b": (pairs.a, pairs.a_ids, pairs.b, pairs.b_ids),
@@ -140,6 +140,8 @@ def camera_sides(
     found: Tensor = torch.unique(labels.values[labels.known])
     if len(found) < 2:
         raise ValueError(f"column {column!r} has {len(found)} value(s): matching is between two sides")
+    if names is not None:
+        _check_names(names)
     there = [labels.names[i] for i in found.tolist()]
     half = -(-len(there) // 2)
     sides = []
@@ -152,19 +154,50 @@ def camera_sides(
     return sides
 
 
+def _check_names(names: tuple[Sequence[str], Sequence[str]]) -> None:
+    """ValueError unless these are the cameras of two sides, each with one at least and none on both."""
+    sides = [list(side) if isinstance(side, list | tuple) else [] for side in names] if _many(names) else []
+    if len(sides) != 2 or not all(sides) or not all(isinstance(one, str) for side in sides for one in side):
+        raise ValueError(f"names must be two lists of one or more names of cameras, got {names!r}")
+    if both := [name for name in sides[0] if name in sides[1]]:
+        raise ValueError(f"names has {both[0]!r} on both sides: rows would be matched with themselves")
+
+
+def _many(names: object) -> bool:
+    return isinstance(names, list | tuple)
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) < 4 else f"{names[0]}, ... {names[-1]} ({len(names)})"
 
 
 def check_sides(samples: Samples, column: str, identity: str = "identity") -> None:
-    """ValueError where `matching` could not be asked of the sides that `by_camera` would make."""
+    """ValueError where `matching` could not be asked of the sides that `by_camera` would make.
+
+    Of the pictures so many are read as it takes to find two identities that both sides can show.
+    """
     who = samples.column(identity).values
-    first, second = (torch.unique(who[rows]) for rows, _ in camera_sides(samples.column(column), column))
-    shared = int((torch.isin(first, second) & (first >= 0)).sum())
-    if shared < 2:
-        raise ValueError(
-            f"data {samples.name!r} has {shared} identities on both halves of {column!r}: matching needs two"
-        )
+    sides = [rows for rows, _ in camera_sides(samples.column(column), column)]
+    first, second = (torch.unique(who[rows]) for rows in sides)
+    shared = first[torch.isin(first, second) & (first >= 0)].tolist()
+    seen = 0
+    for one in shared:
+        seen += all(any(_readable(samples, i) for i in rows[who[rows] == one].tolist()) for rows in sides)
+        if seen == 2:
+            return
+    unread = f", {len(shared) - seen} more without a picture that can be read" if seen < len(shared) else ""
+    raise ValueError(
+        f"data {samples.name!r} has {seen} identities on both halves of {column!r}{unread}: "
+        "matching needs two"
+    )
+
+
+def _readable(samples: Samples, i: int) -> bool:
+    try:
+        samples.picture(i)
+    except ValueError:
+        return False
+    return True
 
 
 def ranks(

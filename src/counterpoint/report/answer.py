@@ -36,6 +36,14 @@ ALWAYS_TOLD = ("tau", "tau_s", "margin", "sigma", "solver", "ridge", "C")
 # What the sentences judge by where no accuracy was measured, the first of these first.
 MATCHING = ("recall", "assignment")
 
+# Where views are pictures of one identity by different cameras.
+PAIRED = {
+    "infonce": "Only the other picture of the same identity counts as alike.",
+    "ntxent": "Only the other picture of the same identity counts as alike.",
+    "ntlogistic": "Each pair of pictures is asked by itself whether it shows one identity.",
+    "mmcl": "A support vector machine for each picture parts the other one of its identity from the rest.",
+}
+
 WITH_GRAPH = {
     "qare": "The spread of the pictures of one view is to be that of the similarity graph.",
 }
@@ -193,7 +201,10 @@ def objective_of(method: Method) -> tuple[str, str]:
         weight = term.get("weight", 1.0)
         factor = "" if weight == 1 else f"{weight} × "
         texts.append(f"{factor}{term.get('name', '?')}" + (f" ({settings})" if settings else ""))
-    return " + ".join(texts), " ".join(dict.fromkeys(filter(None, map(_meaning, terms))))
+    views = method.recipe.get("views")
+    paired = isinstance(views, dict) and views.get("pair_by") is not None
+    meanings = [_meaning(term, paired) for term in terms]
+    return " + ".join(texts), " ".join(dict.fromkeys(filter(None, meanings)))
 
 
 def _settings(term: Mapping[str, Any]) -> list[str]:
@@ -233,10 +244,14 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _meaning(term: Mapping[str, object]) -> str:
+def _meaning(term: Mapping[str, Any], paired: bool) -> str:
+    """What a term asks for; nothing is said of one that a weight of 0 or below leaves out or turns round."""
     name = str(term.get("name"))
-    graph = term.get("reference") == "graph"
-    return WITH_GRAPH.get(name, "") if graph else OBJECTIVES.get(name, "")
+    if term.get("weight", 1.0) <= 0 or (name == "qare" and (term.get("shift") or 0) < 0):
+        return ""
+    if term.get("reference") == "graph":
+        return WITH_GRAPH.get(name, "")
+    return (paired and PAIRED.get(name)) or OBJECTIVES.get(name, "")
 
 
 def graph_of(method: Method) -> str:

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from counterpoint import __version__
+from counterpoint.evaluate.record import Result
 from counterpoint.files import write_whole
 from counterpoint.report.answer import Change, answer, change, graph_of, objective_of
 from counterpoint.report.classes import Target, read_targets
@@ -129,12 +130,20 @@ def _warnings(methods: Sequence[Method]) -> list[str]:
             lines.append(f"{method.name}: its runs differ in more than the seed: {', '.join(keys)}")
     counts: dict[str, set[int]] = {}
     for result in (result for method in methods for run in method.whole for result in run.results):
-        counts.setdefault(str(result.settings.get("column", "")), set()).add(result.n)
+        counts.setdefault(_counted(result), set()).add(result.n)
     for column, sizes in counts.items():
         if len(sizes) > 1:
             text = ", ".join(str(size) for size in sorted(sizes))
             lines.append(f"{column}: not all results count the same number of test samples ({text})")
     return lines
+
+
+def _counted(result: Result) -> str:
+    """What a result counts: accuracies of a column the same samples, matching rows or identities."""
+    column = str(result.settings.get("column", ""))
+    if result.protocol != "matching":
+        return column
+    return f"{column}, {result.metric} {result.settings.get('direction', '')}".rstrip()
 
 
 def _pictures(queries: Sequence[Query], picture: Picture | None) -> dict[str, Markup]:

@@ -45,6 +45,8 @@ from counterpoint.train.setup import load_encoder, load_graph
 from counterpoint.train.sources import evaluation_splits, measure_with_text
 
 SHOWN_K = 20
+LONGEST_WORD = len("assignment")
+COLUMNS = 4  # recipes side by side that a terminal of 80 columns shows
 
 
 def run_folder(out: Path, recipe: Recipe) -> Path:
@@ -278,11 +280,13 @@ def table(lines: Sequence[Line]) -> Table:
     shown.sort(key=lambda result: columns.index(result.settings["column"]))
     seeds = len(lines[0].seeds)
     over = "1 seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
-    made = Table(title=f"accuracy in percent, {over}")
-    for heading in ("label", "protocol"):
-        made.add_column(heading)
+    metrics = list(dict.fromkeys(result.metric for result in shown)) or ["accuracy"]
+    made = Table(title=f"{', '.join(metrics)} in percent, {over}")
+    # What is too wide goes on below: cut, a row could not be told from the next.
+    made.add_column("label", overflow="fold")
+    made.add_column("protocol", overflow="fold", min_width=LONGEST_WORD)
     for line in lines:
-        made.add_column(line.name, justify="right")
+        made.add_column(line.name, justify="right", overflow="fold")
     for result in shown:
         cells = [_cell(line, result) for line in lines]
         made.add_row(str(result.settings["column"]), _label(result, shown), *cells)
@@ -304,9 +308,13 @@ def _label(result: Result, shown: Sequence[Result]) -> str:
     ]
     name = f"kNN, k={result.settings['k']}" if result.protocol == "knn" else result.protocol
     if result.protocol == "matching":
-        name += f", {result.metric}" + (f"@{result.settings['k']}" if "k" in result.settings else "")
+        name = result.metric + (f"@{result.settings['k']}" if "k" in result.settings else "")
     apart = [key for key, value in settings.items() if any(twin.get(key) != value for twin in twins)]
-    return ", ".join([name, *(f"{key} {settings[key]}" for key in apart)])
+    return ", ".join([name, *(_setting(key, settings[key]) for key in apart)])
+
+
+def _setting(key: str, value: JsonValue) -> str:
+    return str(value) if key == "direction" else f"{key} {value}"
 
 
 # What may differ between cells of one row: what is compared, and what the features of each run decide.
