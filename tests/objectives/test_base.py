@@ -4,6 +4,7 @@ from slow_objectives import random_views
 
 from counterpoint.objectives import (
     CLIP,
+    OBJECTIVES,
     XCLR,
     Hinge,
     InfoNCE,
@@ -182,3 +183,18 @@ def test_objectives_hold_no_state():
     objective.with_log(*random_views(2, N))
     assert vars(objective) == before
     assert objective.state_dict() == {}
+
+
+@pytest.mark.parametrize("make", OBJECTIVES.values(), ids=OBJECTIVES)
+@pytest.mark.parametrize("factor", [1e20, 1e30])
+def test_rows_too_long_to_be_squared_are_directions_all_the_same(make: type, factor: float):
+    z0, z1 = random_views(2, N)
+    z0, z1 = z0.detach().float(), z1.detach().float()
+    objective = make()
+    known = {"labels": LABELS, "target": TARGET.float()}
+    known = {name: known[name] for name in objective.requires}
+    long = (z0 * factor).requires_grad_()
+    loss = objective(long, z1, **known)
+    torch.testing.assert_close(loss, objective(z0, z1, **known))
+    loss.backward()
+    assert bool(long.grad.isfinite().all())

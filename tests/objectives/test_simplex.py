@@ -111,9 +111,8 @@ def test_excluded_and_far_candidates_are_exactly_0_and_get_no_gradient(name: str
 def test_gradcheck(name: str):
     x = normal(5, 9).requires_grad_()
     assert torch.autograd.gradcheck(MAPS[name][0], (x,))
-    (first,) = torch.autograd.grad(MAPS[name][0](x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(MAPS[name][0](x).square().sum(), x, create_graph=True)
 
 
 @EACH

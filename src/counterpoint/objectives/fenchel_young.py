@@ -36,9 +36,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from counterpoint.objectives.checks import one_of
+from counterpoint.objectives.first_order import first_order
 from counterpoint.objectives.simplex import (
     entmax15_at,
     entmax15_fit,
@@ -173,7 +173,7 @@ class _FenchelYoung(torch.autograd.Function):
         return -p.amax(1).log() - _gap(scores, target, scores.amax(1, keepdim=True))
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         p, target = ctx.saved_tensors
         grad = grad[:, None]
@@ -199,7 +199,7 @@ class _FittedFenchelYoung(torch.autograd.Function):
         return torch.cat(losses)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         scores, fit, target = ctx.saved_tensors
         grad, out = grad[:, None], torch.empty_like(scores)

@@ -24,9 +24,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from counterpoint.objectives.checks import not_negative, positive
+from counterpoint.objectives.first_order import first_order
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
@@ -148,7 +148,7 @@ class _Intersection(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, y = ctx.saved_tensors
         for_x, for_y = torch.empty_like(x), torch.empty_like(y)

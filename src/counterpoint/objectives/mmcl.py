@@ -35,6 +35,7 @@ from torch import Tensor
 
 from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import check_views, not_negative, one_of, positive, truth
+from counterpoint.objectives.first_order import once
 from counterpoint.objectives.kernels import KERNELS, Kernel, semidefinite
 from counterpoint.objectives.rows import unit_views
 from counterpoint.objectives.svm import Duals, Machines
@@ -183,7 +184,7 @@ class MMCL(Objective):
                 # The Gram matrix need not outlive the solution: the loss makes matrices of its own.
                 del machines
             queries = torch.cat([z[b][anchors], z[a][anchors]]) if joint else z[b][anchors]
-            scores = self._checked(queries, points)
+            scores = once(self._checked(queries, points))
             losses.append(self._loss(scores, own, solved[key].alpha))
             if with_log:
                 with torch.no_grad():

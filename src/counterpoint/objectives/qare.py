@@ -40,6 +40,7 @@ from torch import Tensor
 
 from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import MODERATE, check_views, moderate, one_of, sample_similarity
+from counterpoint.objectives.rows import shrunk
 from counterpoint.objectives.spectra import (
     cosine_spectrum,
     eigenvalues,
@@ -124,7 +125,7 @@ def _precise(views: Sequence[Tensor]) -> list[Tensor]:
     dtype = torch.float32
     for z in views:
         dtype = torch.promote_types(dtype, z.dtype)
-    return [z.to(dtype) for z in views]
+    return [shrunk(z.to(dtype)) for z in views]
 
 
 def _loss(

@@ -23,7 +23,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from counterpoint.objectives.first_order import first_order
 
 MAXIMA = 64
 """Into how many groups a row is cut for the first guess, and so about how large a support it can foresee."""
@@ -95,7 +96,7 @@ class _Map(torch.autograd.Function):
         return p
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         q = ctx.root(ctx.saved_tensors[0])
         mean = (q * grad).sum(1, keepdim=True) / q.sum(1, keepdim=True)

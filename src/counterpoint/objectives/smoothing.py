@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from counterpoint.objectives.first_order import first_order
 from counterpoint.objectives.streaming import is_safe, uncompiled
 from counterpoint.objectives.tiles import Tiles, checked_tile
 
@@ -80,7 +80,7 @@ class _Smoothed(torch.autograd.Function):
         return torch.cat(mean).div_(sums), share
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         highest, sums = ctx.saved_tensors
         weights: _Weights = ctx.weights

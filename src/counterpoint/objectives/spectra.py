@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from counterpoint.objectives.first_order import first_order
 from counterpoint.objectives.rows import SHORTEST
 
 
@@ -152,7 +152,7 @@ class _Gram(torch.autograd.Function):
         return gram
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         z, scale = ctx.saved_tensors
         with torch.autocast(z.device.type, enabled=False):
@@ -183,7 +183,7 @@ class _Indefinite(torch.autograd.Function):
         return small
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         z, scale, q, r = ctx.saved_tensors
         with torch.autocast(z.device.type, enabled=False):
@@ -201,7 +201,7 @@ class _Eigenvalues(torch.autograd.Function):
         return values
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (vectors,) = ctx.saved_tensors
         with torch.autocast(vectors.device.type, enabled=False):

@@ -9,10 +9,10 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import check_length, sample_similarity
+from counterpoint.objectives.first_order import first_order
 from counterpoint.objectives.row_objective import RowObjective
 from counterpoint.objectives.rows import Rows, unit_views
 from counterpoint.objectives.smoothing import cut
@@ -182,7 +182,7 @@ class _InParts(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, None, None, *(None if s is None else s * grad for s in ctx.saved_tensors)
 

@@ -17,7 +17,8 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from counterpoint.objectives.first_order import first_order
 
 ROWS = 512
 """Rows and columns of a tile where nothing else is asked for: two tiles of float32 fit a core's cache."""
@@ -95,7 +96,7 @@ class _LogSumExp(torch.autograd.Function):
         return lse, other
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, grad: Tensor, grad_other: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None]:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from counterpoint.objectives.first_order import first_order
 
 T = TypeVar("T")
 MOST_AXES = 6
@@ -172,7 +173,7 @@ class _Rows(torch.autograd.Function):
         return ranks.collect(z, counts)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.ranks.own_rows(grad, ctx.counts), None, None
 
@@ -184,7 +185,7 @@ class _Total(torch.autograd.Function):
         return ranks.add_up(z.clone())
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.ranks.add_up(grad.clone()), None
 
