@@ -107,11 +107,16 @@ def compare(
     ],
     out: Annotated[Path, typer.Option(help="folder of the comparison")] = Path("runs/comparison"),
     seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0,1,2",
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE,VALUE: an ablation, every recipe that has the key with each value"),
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
 ) -> None:
     """Train several recipes with several seeds; print one table and write one report."""
+    from counterpoint.train import vary as ablation
     from counterpoint.train.compare import COLUMNS, plan, run_folder, table
     from counterpoint.train.compare import compare as run_comparison
     from counterpoint.train.recipe import find_recipes, read_recipe
@@ -120,20 +125,26 @@ def compare(
     files = [file for word in words if "=" not in word for file in find_recipes(word)]
     if not files:
         raise ValueError("name at least one recipe, such as demo")
-    recipes = [read_recipe(file, overrides) for file in files]
+    varied = ablation.vary([read_recipe(file, overrides) for file in files], vary or [])
+    recipes = [one.recipe for one in varied]
     numbers = _seeds(seeds)
     if dry_run:
         folders = [str(run_folder(out, run)) for run in plan(recipes, numbers, out, resume, overwrite)]
-        for recipe in recipes:
-            print(recipe.to_yaml())
+        for one in varied:
+            print(f"{one.recipe.name}: {one.told()}" if vary else one.recipe.to_yaml())
         print(f"# would write: {', '.join(folders)}")
         return
     page = out / "report.html"
     if page.exists() and not (resume or overwrite):
         raise ValueError(f"{page} is there already: continue with --resume or replace it with --overwrite")
+    if vary:
+        ablation.write_plan(out, varied)
     lines = run_comparison(recipes, numbers, out, resume=resume, overwrite=overwrite, console=err_console)
-    for start in range(0, len(lines), COLUMNS):
-        out_console.print(table(lines[start : start + COLUMNS]))
+    at_once = len(lines) if vary else COLUMNS
+    for start in range(0, len(lines), at_once):
+        out_console.print(table(lines[start : start + at_once], down=bool(vary)))
+    if vary:
+        print(f"table: {ablation.write_numbers(out, varied, lines)}")
     runs = [
         run_folder(out, recipe.model_copy(update={"seed": seed})) for recipe in recipes for seed in numbers
     ]
@@ -263,6 +274,7 @@ def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -
     from counterpoint.report import write_report
     from counterpoint.train.run import Run
     from counterpoint.train.sources import evaluation_splits
+    from counterpoint.train.vary import PLAN
 
     def say(line: str) -> None:
         err_console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -280,7 +292,7 @@ def _write_report(runs: list[Path], page: Path, folder: Path, overwrite: bool) -
     except ValueError as error:
         say(f"the report shows no pictures: {error}")
     title = f"Comparison: {folder.resolve().name}"
-    return write_report(runs, page, title=title, picture=picture, overwrite=overwrite)
+    return write_report(runs, page, title=title, picture=picture, overwrite=overwrite, ablation=folder / PLAN)
 
 
 def _stop(reason: str) -> NoReturn:

@@ -58,6 +58,30 @@ def test_compare_prints_one_table_and_writes_one_report(counterpoint, tmp_path):
     assert again == out
 
 
+def test_an_ablation_is_one_table_one_file_and_one_plot(counterpoint, tmp_path):
+    out = tmp_path / "c"
+    words = ("compare", "demo/simclr", "demo/xclr", "--vary", "objective.tau_s=0.1,0.4", "--seeds", "0",
+             "--out", out, *TINY)  # fmt: skip
+    code, planned, err = counterpoint(*words, "--dry-run")
+    assert code == 0, err
+    assert "xclr-tau_s-0.4: objective.tau_s=0.4" in planned
+    assert "simclr: as it is" in planned
+    assert not out.exists()
+    code, printed, err = counterpoint(*words)
+    assert code == 0, err
+    rows = [line for line in printed.splitlines() if "clr" in line and "│" in line]
+    assert [row.split("│")[1].strip() for row in rows] == ["simclr", "xclr-tau_s-0.1", "xclr-tau_s-0.4"]
+    table = (out / "ablation.csv").read_text().splitlines()
+    assert len(table) == 1 + 3 * 3  # kNN at two k, and the linear probe
+    page = (out / "report.html").read_text()
+    assert 'id="ablation"' in page
+    code, again, err = counterpoint(*words, "--resume")
+    assert code == 0, err
+    assert again == printed
+    wrong = counterpoint(*words, "--overwrite", "--vary", "objective.speed=1,2")
+    refused(wrong, "--vary objective.speed", "speed")
+
+
 def test_resuming_a_comparison_measures_what_is_asked_for_now(counterpoint, tmp_path):
     words = ("compare", "demo/simclr", "--seeds", "0", "--out", tmp_path / "c", *TINY)
     code, _, err = counterpoint(*words)

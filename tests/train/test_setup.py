@@ -108,3 +108,14 @@ def test_a_holdout_does_not_part_identities():
             check_columns(made, load_splits(made.data))
     made = parse_recipe({"name": "x", "data": data, "objective": "ntxent"})
     check_columns(made, load_splits(made.data))  # no identity is asked for
+
+
+def test_a_random_limit_draws_from_all_and_a_smaller_one_is_a_part_of_a_larger():
+    given = {"source": "shapes", "count": 100, "size": 16, "limit_by": "random"}
+    whole = list(load_splits(recipe(source="shapes", count=100, size=16).data).train.keys)
+    large = list(load_splits(recipe(**given, limit=30).data).train.keys)
+    small = list(load_splits(recipe(**given, limit=10).data).train.keys)
+    assert (len(large), len(small)) == (30, 10)
+    assert set(small) < set(large) < set(whole)
+    assert max(whole.index(key) for key in small) > 50
+    assert [key for key in whole if key in set(large)] == large

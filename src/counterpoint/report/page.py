@@ -15,6 +15,7 @@ from markupsafe import Markup
 from counterpoint import __version__
 from counterpoint.evaluate.record import Result
 from counterpoint.files import write_whole
+from counterpoint.report.ablation import ablation_section
 from counterpoint.report.answer import Change, answer, change, graph_of, objective_of
 from counterpoint.report.classes import Target, read_targets
 from counterpoint.report.figures import curve_panels, difference_panels, k_panels, k_winners
@@ -37,13 +38,20 @@ PICTURE_BYTES = 1_600_000
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, *, title: str, picture: Picture | None = None, overwrite: bool = False
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    title: str,
+    picture: Picture | None = None,
+    overwrite: bool = False,
+    ablation: Path | None = None,
 ) -> Path:
     """Write one HTML page that compares runs; return its path.
 
     runs: run folders, several seeds per recipe where there are; the first recipe is the baseline. A folder
         that lacks results is listed as incomplete.
     picture: gives the test picture of a key for the gallery; without it the gallery shows labels only.
+    ablation: the file in which `counterpoint compare --vary` noted what was varied; it may be missing.
 
     Raises ValueError for no runs, a path that is no folder, two runs with one name and seed, and an `out`
     that is there already unless `overwrite`.
@@ -60,12 +68,14 @@ def write_report(
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: give another path, or overwrite=True")
     methods = read_methods(runs)
-    html = template("page.html.jinja").render(**_context(methods, title, picture))
+    html = template("page.html.jinja").render(**_context(methods, title, picture, ablation))
     write_whole(out, html.encode("utf-8"))
     return out
 
 
-def _context(methods: Sequence[Method], title: str, picture: Picture | None) -> dict[str, Any]:
+def _context(
+    methods: Sequence[Method], title: str, picture: Picture | None, ablation: Path | None
+) -> dict[str, Any]:
     notes: list[str] = []
     targets = _targets(methods, notes)
     seen = look(methods, targets)
@@ -81,6 +91,7 @@ def _context(methods: Sequence[Method], title: str, picture: Picture | None) -> 
         "warnings": _warnings(methods),
         "incomplete": [run for method in methods for run in method.runs if run.missing],
         "notes": [*notes, *seen.notes],
+        "ablation": ablation_section(ablation, methods, table),
         "table": table_rows(methods, table, seen),
         "table_reading": table_reading(methods, table),
         "differences": difference_panels(methods, table),

@@ -99,6 +99,52 @@ def line_plot(
         return _svg(figure, label, prefix)
 
 
+def value_plot(
+    series: Sequence[Series],
+    across: Sequence[Series],
+    label: str,
+    prefix: str,
+    x_title: str,
+    ticks: Sequence[tuple[float, str]],
+    *,
+    scale: str,
+) -> str:
+    """A share against what was varied: marks with bars, joined by lines where the values are numbers.
+
+    across: what has no value, drawn from side to side, at `y[0]`.
+    ticks: places on the x axis and what is written there. scale: "names", "linear" or "log".
+    """
+    names = scale == "names"
+    with _style():
+        figure = Figure(figsize=(3.7, 3.1 if names else 2.55))
+        axes = figure.add_subplot()
+        for place, one in enumerate(series):
+            # Side by side, so that bars at one name do not hide each other.
+            aside = 0.12 * (place - (len(series) - 1) / 2) if names else 0.0
+            marker, colour = MARKERS[one.method % len(MARKERS)], _colour(one.method)
+            line = "" if names else DASHES[one.method // COLOURS % len(DASHES)]
+            axes.plot(one.x + aside, one.y, color=colour, linewidth=1.7, linestyle=line, marker=marker,
+                      markersize=5, markeredgewidth=0)  # fmt: skip
+            if one.low is not None and one.high is not None:
+                axes.vlines(one.x + aside, one.low, one.high, color=colour, linewidth=1.6)
+        for one in across:
+            axes.axhline(one.y[0], color=_colour(one.method), linewidth=1.3, linestyle=(0, (5, 2)))
+            if one.low is not None and one.high is not None:
+                axes.axhspan(one.low[0], one.high[0], color=_colour(one.method), alpha=0.16, linewidth=0)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
+        if scale == "log":
+            axes.set_xscale("log")
+        shorts = [text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…" for _, text in ticks]
+        axes.set_xticks([place for place, _ in ticks], shorts, rotation=40 if names else 0,
+                        ha="right" if names else "center")  # fmt: skip
+        axes.set_xticks([], minor=True)
+        axes.margins(x=0.06)
+        axes.set_xlabel(x_title)
+        figure.subplots_adjust(left=0.15, right=0.97, top=0.96, bottom=0.4 if names else 0.2)
+        return _svg(figure, label, prefix)
+
+
 def histogram(
     edges: NDArray[np.float64], counts: NDArray[np.float64], label: str, prefix: str, x_title: str
 ) -> str:

@@ -260,8 +260,10 @@ def _results(out: Path, recipe: Recipe, seed: int) -> tuple[Result, ...]:
     return tuple(load_results(Run(run_folder(out, recipe.model_copy(update={"seed": seed}))).results))
 
 
-def table(lines: Sequence[Line]) -> Table:
+def table(lines: Sequence[Line], down: bool = False) -> Table:
     """Mean and sample standard deviation over seeds: a row per label and protocol, a column per recipe.
+
+    down: a row per recipe instead, for many of them.
 
     Rows are those of all recipes, with a dash where a recipe was not measured so. Of the numbers of
     neighbours the table shows 20, or the largest measured one below it; of matching, 1.
@@ -271,7 +273,7 @@ def table(lines: Sequence[Line]) -> Table:
     k = max((k for k in measured if k <= SHOWN_K), default=min(measured, default=0))
     shown: list[Result] = []
     for result in asked:
-        known = any(_question(result) == _question(other) for other in shown)
+        known = any(question(result) == question(other) for other in shown)
         if not known and result.settings.get("k") == {"knn": k, "recall": 1}.get(
             _family(result), result.settings.get("k")
         ):
@@ -283,6 +285,14 @@ def table(lines: Sequence[Line]) -> Table:
     metrics = list(dict.fromkeys(result.metric for result in shown)) or ["accuracy"]
     made = Table(title=f"{', '.join(metrics)} in percent, {over}")
     # What is too wide goes on below: cut, a row could not be told from the next.
+    if down:
+        made.add_column("recipe", overflow="fold")
+        for result in shown:
+            heading = f"{result.settings['column']}\n{_label(result, shown)}"
+            made.add_column(heading, justify="right", overflow="fold")
+        for line in lines:
+            made.add_row(line.name, *(_cell(line, result) for result in shown))
+        return made
     made.add_column("label", overflow="fold")
     made.add_column("protocol", overflow="fold", min_width=LONGEST_WORD)
     for line in lines:
@@ -300,9 +310,9 @@ def _family(result: Result) -> str:
 
 def _label(result: Result, shown: Sequence[Result]) -> str:
     """The protocol, and what tells this row from others of the same label and protocol."""
-    settings = _question(result)[3]
+    settings = question(result)[3]
     twins = [
-        _question(other)[3]
+        question(other)[3]
         for other in shown
         if _family(other) == _family(result) and other.settings["column"] == result.settings["column"]
     ]
@@ -327,7 +337,7 @@ def _cell(line: Line, asked: Result) -> str:
         100 * result.value
         for results in line.results
         for result in results
-        if _question(result) == _question(asked)
+        if question(result) == question(asked)
     ]
     if not values:
         return "-"
@@ -335,7 +345,7 @@ def _cell(line: Line, asked: Result) -> str:
     return f"{over.mean:.1f}" if over.std is None else f"{over.mean:.1f} ± {over.std:.1f}"
 
 
-def _question(result: Result) -> tuple[str, int, str, dict[str, JsonValue]]:
+def question(result: Result) -> tuple[str, int, str, dict[str, JsonValue]]:
     """What a result answers, whatever the run."""
     free = FREE | set(result.chosen)
     settings = {name: value for name, value in result.settings.items() if name not in free}

@@ -31,7 +31,10 @@ class Data(Named):
     holdout: float = Field(
         0.0, ge=0, lt=1, description="share of train kept back and evaluated instead of test"
     )
-    limit: int | None = Field(None, ge=1, description="use only the first so many samples of train")
+    limit: int | None = Field(None, ge=1, description="use only so many samples of train")
+    limit_by: Literal["first", "random"] = Field(
+        "first", description="which they are: the first, or a draw that is the same in every run"
+    )
     label: str | None = Field(
         None, description="label column of objectives and graphs; the first if not given"
     )

@@ -65,7 +65,10 @@ def _splits(key: str) -> tuple[Splits, list[str]]:
         skipped = skipped + more
         _check_apart(data, train, test)
     if data.limit is not None:
-        train = train.subset(range(min(data.limit, len(train))))
+        order = torch.arange(len(train))
+        if data.limit_by == "random":  # a smaller limit keeps a part of what a larger one keeps
+            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(HOLDOUT_SEED))
+        train = train.subset(order[: data.limit].sort().values)
     return Splits(train, test), skipped
 
 
