@@ -1,10 +1,15 @@
 """What each of two processes does in the tests of training on both; a module, so that it can be imported."""
 
+import contextlib
 import io
 from functools import partial
 
+import torch
 from rich.console import Console
 
+from counterpoint.objectives import OBJECTIVES as KINDS
+from counterpoint.objectives import NTXent
+from counterpoint.train import loop
 from counterpoint.train.checkpoint import checkpoints
 from counterpoint.train.devices import build_fabric, first_only
 from counterpoint.train.loop import fit
@@ -14,7 +19,29 @@ OBJECTIVES = {
     "ntxent": {"objective": {"name": "ntxent", "tau": 0.2}},
     "xclr": {"objective": {"name": "xclr", "tau": 0.2}, "similarity": {"graph": "label"}},
     "mmcl": {"objective": {"name": "mmcl"}},
+    "streamed": {
+        "objective": {"name": "xclr", "tau": 0.2, "chunk_size": 3},
+        "similarity": {"graph": "label"},
+    },
+    "bad": {"objective": {"name": "bad"}},
 }
+ALIKE = ("ntxent", "xclr", "mmcl", "streamed")
+
+
+class Bad(NTXent):
+    """NT-Xent that is not finite at its third step."""
+
+    calls = 0  # that of the rehearsal before a run
+
+    def evaluate(self, views, known, with_log):
+        loss, log = super().evaluate(views, known, with_log)
+        self.calls += 1
+        if self.calls == 1 + 3:
+            loss = loss * float("nan")
+        return loss, log | ({"loss": loss} if with_log else {})
+
+
+KINDS["bad"] = Bad
 
 
 def recipe(objective, **train):
@@ -24,11 +51,26 @@ def recipe(objective, **train):
         "data": {"source": "shapes", "count": 26, "size": 32},
         "views": {"preset": "simclr_small", "size": 24},
         "model": {"backbone": "squeezenet1_1", "head": [16], "head_norm": False},
-        "optim": {"name": "sgd", "lr": 0.01, "momentum": 0.9},
+        "optim": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
         "train": {"epochs": 2, "batch_size": 13, "log_every": 1, "accelerator": "cpu", **train},
         **OBJECTIVES[objective],
     }
     return parse_recipe(plain)
+
+
+@contextlib.contextmanager
+def float64():
+    """Everything that `fit` computes in double precision, which no recipe can ask for."""
+    build, loop.build_fabric = (
+        loop.build_fabric,
+        lambda train: build_fabric(train.model_copy(update={"precision": "64-true"})),
+    )
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+        loop.build_fabric = build
 
 
 def quiet():
@@ -41,9 +83,14 @@ def end(run):
 
 def train_all(folder):
     """Each objective by both processes, and the end of a run that one process began."""
-    for objective in OBJECTIVES:
-        fit(recipe(objective, devices=2), folder / objective, console=quiet())
+    with float64():
+        for objective in ALIKE:
+            fit(recipe(objective, devices=2), folder / objective, console=quiet())
+        fit(recipe("ntxent", devices=2, micro_batch=3), folder / "parts", console=quiet())
     fit(recipe("ntxent", devices=2, save_every=2), folder / "begun", resume=True, console=quiet())
+    fit(recipe("bad", devices=2, on_nan="skip"), folder / "skipped", console=quiet())
+    with contextlib.suppress(ValueError):
+        fit(recipe("bad", devices=2), folder / "stopped", console=quiet())
     note_what_is_shared(folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,22 +13,27 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.strategies.fsdp import FSDPStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from counterpoint.models.encoder import Encoder
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.sections import Train
 
 T = TypeVar("T")
+State = dict[str, Any]
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+SHARD = 1_000_000  # weights that FSDP gathers at a time, at least
 
 
 def build_fabric(train: Train) -> Fabric:
     """Fabric for the devices that the recipe asks for, or that torchrun or srun has started a process for.
 
-    Several devices are DistributedDataParallel. Raises ValueError where the accelerator or so many devices
-    are not there, and where the recipe asks for other numbers than were started.
+    Several devices are DistributedDataParallel, or FSDP where the recipe says so. Raises ValueError where the
+    accelerator or so many devices are not there, and where the recipe asks for other numbers than were
+    started.
 
     >>> build_fabric(Train(accelerator="cpu")).world_size
     1
@@ -36,6 +42,7 @@ def build_fabric(train: Train) -> Fabric:
     try:
         return Fabric(
             accelerator=train.accelerator,
+            strategy=_sharded(train) if train.strategy == "fsdp" else "auto",
             devices=devices,
             num_nodes=nodes,
             precision=train.precision,
@@ -45,6 +52,18 @@ def build_fabric(train: Train) -> Fabric:
         reason = " ".join(str(error).split("\n")[0].split())
         wanted = f"train.accelerator={train.accelerator!r} with train.devices={train.devices!r}"
         raise ValueError(f"{wanted} cannot be used: {reason}") from None
+
+
+def _sharded(train: Train) -> FSDPStrategy:
+    """FSDP, a shard for every million weights or so; ValueError where there are no GPUs for it."""
+    if train.accelerator not in ("auto", "cuda") or not torch.cuda.is_available():
+        raise ValueError(
+            f"train.strategy='fsdp' needs CUDA GPUs, and with train.accelerator={train.accelerator!r} "
+            "there are none here: leave it at 'auto', and every process holds the whole encoder"
+        )
+    from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+    return FSDPStrategy(auto_wrap_policy=partial(size_based_auto_wrap_policy, min_num_params=SHARD))
 
 
 def _layout(train: Train) -> tuple[Any, int | str, int]:
@@ -96,10 +115,72 @@ def prepared(encoder: Encoder, recipe: Recipe, fabric: Fabric) -> Encoder:
                 "set it to false, and each process normalises its own share"
             )
         encoder = nn.SyncBatchNorm.convert_sync_batchnorm(encoder)  # type: ignore[no-untyped-call]
-    if train.compile:
-        # Sizes are left open: a short batch is then taken as it is, and nothing is compiled anew for it.
-        encoder.compile(dynamic=True)
+    if train.compile and fabric.device.type == "cpu":
+        _check_compiler()
     return encoder
+
+
+def _check_compiler() -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except (InvalidCxxCompiler, RuntimeError):
+        raise ValueError(
+            "train.compile=true needs a C++ compiler on a CPU, and none was found: install g++, or name one "
+            "by the environment variable CXX, or set train.compile=false"
+        ) from None
+
+
+def compile_encoder(encoder: nn.Module, outer: nn.Module, backend: str = "inductor") -> None:
+    """Compile the encoder where it stands, so that its weights keep their names.
+
+    outer: what the loop calls, with the encoder in it. The length of a batch is left open from the first one
+        on, so that another one compiles nothing anew. Below 16 pictures PyTorch takes other convolutions on
+        a CPU, and compiles once more for these.
+    """
+    from torch._dynamo import maybe_mark_dynamic
+
+    def leave_length_open(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        for tensor in inputs:
+            maybe_mark_dynamic(tensor, 0)  # type: ignore[no-untyped-call]
+
+    encoder.compile(backend=backend)
+    outer.register_forward_pre_hook(leave_length_open)
+
+
+def whole_state(fabric: Fabric, encoder: nn.Module, optimizer: Optimizer) -> tuple[State, State]:
+    """The states of the encoder and its optimiser; of shards, put together in the first process."""
+    if not isinstance(fabric.strategy, FSDPStrategy):
+        return encoder.state_dict(), optimizer.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_state_dict(*_bare(encoder, optimizer), options=whole)
+
+
+def load_whole_state(
+    fabric: Fabric, encoder: nn.Module, optimizer: Optimizer, state: State, optimizer_state: State
+) -> None:
+    """Take up what `whole_state` gave; every process is given it whole."""
+    if not isinstance(fabric.strategy, FSDPStrategy):
+        encoder.load_state_dict(state)
+        optimizer.load_state_dict(optimizer_state)
+        return
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+    set_state_dict(
+        *_bare(encoder, optimizer),
+        model_state_dict=state,
+        optim_state_dict=optimizer_state,
+        options=StateDictOptions(full_state_dict=True),
+    )
+
+
+def _bare(encoder: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Those that Fabric has put its own around."""
+    return getattr(encoder, "_forward_module", encoder), getattr(optimizer, "optimizer", optimizer)
 
 
 def started_by() -> str | None:

@@ -24,7 +24,16 @@ from counterpoint.ranks import AcrossRanks, gather
 from counterpoint.train.cached import Cache, micro_batches
 from counterpoint.train.checkpoint import newest_checkpoint, newest_step, save_checkpoint
 from counterpoint.train.clock import Clock
-from counterpoint.train.devices import build_fabric, first_only, prepared, seed_step, to_start
+from counterpoint.train.devices import (
+    build_fabric,
+    compile_encoder,
+    first_only,
+    load_whole_state,
+    prepared,
+    seed_step,
+    to_start,
+    whole_state,
+)
 from counterpoint.train.health import STEPS_TO_TELL, spread, verdict
 from counterpoint.train.lock import locked
 from counterpoint.train.log import Bar, MetricsLog, Row
@@ -159,6 +168,8 @@ class Loop:
             factors=rate_factors(encoder, optim.layer_decay, (optim.head_lr or optim.lr) / optim.lr),
         )
         self.encoder, self.optimizer = self.fabric.setup(encoder, optimizer)
+        if recipe.train.compile:
+            compile_encoder(encoder, self.encoder)
         self.objective = objective.to(self.fabric.device)
         self.loss = AcrossRanks(self.objective)
         self.schedules = recipe.schedules(self.objective)
@@ -215,8 +226,9 @@ class Loop:
             self.scheduled = self.schedules.enter(epoch + 1)
             for batch in clock.waiting(self.source.epoch(epoch, start=within)):
                 logged = (self.step + 1) % self.recipe.train.log_every == 0 or self.step + 1 == self.total
-                row = self._one_step(batch, logged)  # empty where the step was skipped
-                clock.images += len(batch.ids) * self.fabric.world_size
+                everyone = gather(batch.ids.to(self.fabric.device)).cpu()
+                row = self._one_step(batch, everyone, logged)  # empty where the step was skipped
+                clock.images += len(everyone)
                 bar.step()
                 if row:
                     last = row | clock.lap()
@@ -238,12 +250,12 @@ class Loop:
         for line in left_out(self.source):
             bar.say(line)
 
-    def _one_step(self, batch: Batch, logged: bool) -> Row:
+    def _one_step(self, batch: Batch, everyone: Tensor, logged: bool) -> Row:
+        """everyone: the ids of the batch over all processes."""
         lr = self._rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)
         seed_step(self.fabric, self.recipe.seed, self.step)
-        everyone = gather(batch.ids.to(self.fabric.device)).cpu() if self.fabric.world_size > 1 else None
         side = self.relations.batch(batch.ids, self.fabric.device, everyone)
         self.watch.begin()
         cache: Cache[Batch] | None = None
@@ -317,13 +329,14 @@ class Loop:
     def _save(self, clock: Clock, bar: Bar) -> None:
         self.watch.settle()
         self.seconds += clock.since_save()
+        encoder, optimizer = whole_state(self.fabric, self.encoder, self.optimizer)
         state: dict[str, Any] = {
             "step": self.step,
             "seconds": self.seconds,
             "place": self._place(),
-            "encoder": self.encoder.state_dict(),
+            "encoder": encoder,
             "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer,
             "random_state": torch.get_rng_state(),
             "skipped": self.watch.skipped,
             "momentum": None if self.follower is None else self.follower.state_dict(),
@@ -360,9 +373,8 @@ class Loop:
                 f"resumed on {self._place()}, after {state['place']} up to step {state['step']}: "
                 "the run goes on, but not bit-equal to one that never moved"
             )
-        self.encoder.load_state_dict(state["encoder"])
+        load_whole_state(self.fabric, self.encoder, self.optimizer, state["encoder"], state["optimizer"])
         self.objective.load_state_dict(state["objective"])
-        self.optimizer.load_state_dict(state["optimizer"])
         if self.follower is not None:
             self.follower.load_state_dict(state["momentum"])
         self.watch.skipped = state["skipped"]

@@ -21,6 +21,7 @@ from counterpoint.data.captions import Keys
 from counterpoint.files import write_whole
 from counterpoint.objectives import Objective
 from counterpoint.objectives.base import Known
+from counterpoint.ranks.collectives import Ranks
 from counterpoint.train.run import DUMP
 from counterpoint.train.signals import agreed
 
@@ -36,7 +37,7 @@ class Seen:
     lr: float
     ids: Tensor
     views: Sequence[Tensor]
-    side: Mapping[str, Tensor]
+    side: Mapping[str, Any]
     loss: Tensor | None
 
 
@@ -45,7 +46,8 @@ class FiniteLoss:
 
     policy: "stop" raises ValueError after writing the dump; "skip" leaves the step out, says so and counts it
         in `skipped`, and after 20 in a row it stops as well.
-    folder: of the run; the dump is `nan-step-N` in it. keys: of all samples, by id.
+    folder: of the run; the dump is `nan-step-N` in it, and of several processes each writes its own share of
+        the batch, `nan-step-N-process-K`. keys: of all samples, by id.
     trained: what the gradients are of, and whose buffers a skipped step must not change; with the objective
         as its child of that name.
     scaled: whether the gradients are those of a scaled loss, which may overflow as a matter of course.
@@ -155,10 +157,19 @@ class FiniteLoss:
         )
 
     def _dump(self, seen: Seen) -> Path:
-        """Write what was seen: embeddings, ids and side arguments as tensors, and in words the rest."""
-        folder = self._folder / f"{DUMP}{seen.step}"
+        """Write what was seen: embeddings, ids and side arguments as tensors, and in words the rest.
+
+        A target that is given by tiles is not written: the ids tell it.
+        """
+        ranks = Ranks.of(None)
+        own = "" if ranks is None else f"-process-{ranks.rank}"
+        folder = self._folder / f"{DUMP}{seen.step}{own}"
         tensors = {f"view_{i}": view for i, view in enumerate(seen.views)} | {"ids": seen.ids, **seen.side}
-        plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+        plain = {
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in tensors.items()
+            if isinstance(tensor, Tensor)
+        }
         write_whole(folder / "batch.safetensors", save(plain))
         # NaN is no JSON, and a reader in another language should open this.
         terms = {name: str(float(value)) for name, value in self._terms(seen).items()}
@@ -172,7 +183,12 @@ class FiniteLoss:
         return folder
 
     def _terms(self, seen: Seen) -> Mapping[str, Tensor]:
-        """The log of the objective, where it can say anything of such views."""
+        """The log of the objective, where it can say anything of such views.
+
+        Of several processes only the loss: the others may not be there to compute the rest with.
+        """
+        if Ranks.of(None) is not None:
+            return {} if seen.loss is None else {"loss": seen.loss.detach()}
         try:
             with torch.no_grad():
                 objective = cast(Objective, self._trained.get_submodule("objective"))

@@ -169,6 +169,19 @@ class Recipe(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _shards_fit(self) -> Recipe:
+        if self.train.strategy != "fsdp":
+            return self
+        others = {
+            "momentum, whose encoder follows whole weights": self.momentum is not None,
+            "optim.name='lars', which needs the norms of whole weights": self.optim.name == "lars",
+            "a learnable temperature": any(True for _ in self.build_objective().parameters()),
+        }
+        for what in (what for what, asked in others.items() if asked):
+            raise ValueError(f"train.strategy='fsdp' does not go with {what}: leave it at 'auto'")
+        return self
+
     def build_objective(self) -> Objective:
         """The objective, or the weighted sum of the terms."""
         first, *others = [

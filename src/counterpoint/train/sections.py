@@ -118,6 +118,9 @@ class Train(Section):
         1, description="processes of this machine, one for each GPU or share of the CPU; auto: all GPUs"
     )
     nodes: int = Field(1, ge=1, description="machines, each with as many devices")
+    strategy: Literal["auto", "fsdp"] = Field(
+        "auto", description="fsdp: the encoder is split over the GPUs, not copied to each (not tried on any)"
+    )
     sync_batchnorm: bool = Field(False, description="BatchNorm over all processes; GPUs only")
     micro_batch: int | None = Field(
         None, ge=1, description="samples encoded at a time, by the gradient cache; all at once if not given"
@@ -140,6 +143,8 @@ class Train(Section):
                 "train.sync_batchnorm=true and train.micro_batch exclude each other: BatchNorm would see "
                 "parts of the batch, not the whole of it"
             )
+        if self.strategy == "fsdp" and self.compile:
+            raise ValueError("train.strategy='fsdp' and train.compile=true exclude each other")
         return self
 
 

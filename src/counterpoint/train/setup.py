@@ -188,16 +188,18 @@ class Relations:
 
         everyone: the ids of the whole batch, where `ids` are the share of one of several processes.
         """
+        everyone = ids if everyone is None else everyone
         side: dict[str, Any] = {}
         if self.labels is not None:
             side["labels"] = self.labels[ids].to(device)
         if self.graph is not None:
-            if everyone is not None:
+            # In full, it would be larger than all else that an objective without a table of scores needs.
+            if self.by_tiles(len(everyone)):
+                side["target"] = self.graph.tiles(everyone.to(device))
+            elif len(ids) < len(everyone):
                 side["target"] = self.graph.between(ids, everyone).to(device)
             else:
-                # Whole, it would be larger than all else that an objective without a table of scores needs.
-                there, tiles = ids.to(device), self.by_tiles(len(ids))
-                side["target"] = self.graph.tiles(there) if tiles else self.graph.batch(ids).to(device)
+                side["target"] = self.graph.batch(ids).to(device)
         if self.same:
             side["ids"] = ids.to(device)
         return side
