@@ -87,7 +87,7 @@ def train_all(folder):
         for objective in ALIKE:
             fit(recipe(objective, devices=2), folder / objective, console=quiet())
         fit(recipe("ntxent", devices=2, micro_batch=3), folder / "parts", console=quiet())
-    fit(recipe("ntxent", devices=2, save_every=2), folder / "begun", resume=True, console=quiet())
+        fit(recipe("ntxent", devices=2, save_every=2), folder / "begun", resume=True, console=quiet())
     fit(recipe("bad", devices=2, on_nan="skip"), folder / "skipped", console=quiet())
     with contextlib.suppress(ValueError):
         fit(recipe("bad", devices=2), folder / "stopped", console=quiet())
