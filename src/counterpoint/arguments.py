@@ -40,7 +40,7 @@ class Named(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _numbers(cls, given: Any) -> Any:
-        _refuse_truth(cls.model_fields, given)
+        refuse_truth(cls.model_fields, given)
         return given
 
     @property
@@ -70,7 +70,7 @@ def _model(function: Callable[..., Any], leave_out: frozenset[str]) -> type[Base
     )
 
 
-def _refuse_truth(fields: Mapping[str, Any], given: Any) -> None:
+def refuse_truth(fields: Mapping[str, Any], given: Any) -> None:
     """ValueError where a number is wanted and true or false is given, which pydantic takes for 1 or 0."""
     for name, value in given.items() if isinstance(given, Mapping) else ():
         kinds = _kinds(fields[name].annotation) if isinstance(value, bool) and name in fields else set()
@@ -100,7 +100,7 @@ def arguments(
     """
     model = _model(function, frozenset(leave_out))
     try:
-        _refuse_truth(model.model_fields, given)
+        refuse_truth(model.model_fields, given)
     except ValueError as error:
         raise ValueError(f"{where}.{error}" if where else str(error)) from None
     try:

@@ -176,6 +176,7 @@ def test_recipe_parts_shown_in_the_docs_are_right(page):
         ({"data": {"source": "shapes", "holdout": True}}, "holdout must be a number, got True"),
         ({"objective": {"name": "qare", "weight": True}}, "weight must be a number, got True"),
         ({"objective": {"name": "ntxent", "tau": True}}, "tau must be a number, got True"),
+        ({"train": {"epochs": True}}, "epochs must be a number, got True"),
     ],
 )
 def test_wrong_types_are_told_in_one_line_without_pydantics_names(changed, words):

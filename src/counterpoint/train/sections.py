@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from counterpoint.arguments import choose
+from counterpoint.arguments import choose, refuse_truth
 from counterpoint.evaluate.trained_linear import PROTOCOLS
 from counterpoint.evaluate.zero_shot import templates
 
@@ -15,6 +15,12 @@ class Section(BaseModel):
     """A part of a recipe: unknown keys are refused, values cannot be changed afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, given: Any) -> Any:
+        refuse_truth(cls.model_fields, given)
+        return given
 
 
 class Text(Section):
