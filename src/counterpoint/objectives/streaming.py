@@ -20,6 +20,8 @@ from torch import Tensor
 
 from counterpoint.objectives.first_order import first_order
 
+from counterpoint.objectives.triton_switch import takes_triton
+
 ROWS = 512
 """Rows and columns of a tile where nothing else is asked for: two tiles of float32 fit a core's cache."""
 
@@ -59,6 +61,10 @@ def log_sum_exp(q: Tensor, k: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor
     >>> log_sum_exp(z, None, Plan(step=2, without="itself", safe=True))[0]
     tensor([[0.6931, 0.6931, 0.6931]])
     """
+    if takes_triton(q):
+        from counterpoint.objectives import triton_softmax  # which imports this module
+
+        return triton_softmax.log_sum_exp(q, k, plan)
     rows, columns = cast(tuple[Tensor, Tensor | None], uncompiled(_LogSumExp, q, k, plan))
     return rows, columns
 

@@ -23,9 +23,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from counterpoint.objectives import triton_softmax
 from counterpoint.objectives.smoothing import smoothed
 from counterpoint.objectives.streaming import Plan, is_safe, log_sum_exp
 from counterpoint.objectives.tiles import Tiles
+from counterpoint.objectives.triton_switch import takes_triton
 
 
 def all_views_losses(
@@ -71,6 +73,10 @@ def soft_losses(
     tensor([1.1351, 1.1351])
     """
     step = max(1, rows // len(z))
+    features = getattr(tiles, "features", None)
+    if features is not None and takes_triton(z[0]):
+        q, k = _scaled(z, tau, anchors)
+        return triton_softmax.soft_losses(q, k, anchors.start, features, tau_s).flatten()
     scored = _all_views(z, tau, anchors, step, "itself", None)
     mean, own_weight = smoothed(scored.k.sum(0), tiles, tau_s, anchors, step, len(z))
     own = (scored.q * scored.k[:, anchors]).sum(2)
@@ -129,14 +135,18 @@ def _all_views(
     negatives: Tensor | None,
 ) -> _Scored:
     plan = replace(_plan(tau, z[0], step, anchors.start), without=without)
-    # The scale goes to both sides alike, so that they can be the same.
-    k = torch.stack(list(z)) * tau**-0.5
-    whole = anchors == slice(0, len(z[0]))
-    q = k if whole else k[:, anchors]
-    rest, _ = log_sum_exp(q, None if whole else k, plan)
+    q, k = _scaled(z, tau, anchors)
+    rest, _ = log_sum_exp(q, k, plan)
     if negatives is not None:
         negatives = negatives * tau**-0.5
-    return _Scored(q, k, _with_negatives(rest, q, negatives, plan))
+    return _Scored(q, q if k is None else k, _with_negatives(rest, q, negatives, plan))
+
+
+def _scaled(z: Sequence[Tensor], tau: float, anchors: slice) -> tuple[Tensor, Tensor | None]:
+    """Anchors `(V, a, d)` and candidates `(V, n, d)`, None where the same, each over the root of tau."""
+    # The scale goes to both sides alike, so that they can be the same.
+    k = torch.stack(list(z)) * tau**-0.5
+    return (k, None) if anchors == slice(0, len(z[0])) else (k[:, anchors], k)
 
 
 def _plan(tau: float | Tensor, like: Tensor, step: int, start: int) -> Plan:

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """A similarity that is the cosine of unit vectors `(n, d)`, and 1 where numbers `row` `(n,)` agree."""
+
+    vectors: Tensor
+    row: Tensor
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """A similarity that a table `(C, C)` has by labels `(n,)`, and 1 where numbers `row` `(n,)` agree.
+
+    Label -1 has 0 with all others. Labels and rows are int64.
+    """
+
+    labels: Tensor
+    table: Tensor
+    row: Tensor
+
+
+Features = Cosines | ClassTable
+"""What a kernel can compute a similarity from by itself."""
 
 
 @runtime_checkable
 class Tiles(Protocol):
     """A similarity of n samples to each other, of which any tile can be had.
 
-    Two more attributes make it faster, where it has them:
+    Three more attributes make it faster, where it has them:
 
     symmetric: True where `tile(a, b)` is `tile(b, a).T` up to rounding; half of the tiles are enough then.
     bounds: a pair of numbers that no entry lies outside of.
+    features: `Features` that say the same as `tile`, for kernels that take no tiles; or None.
 
     >>> import torch
     >>> class Near:

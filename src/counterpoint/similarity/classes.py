@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.data.samples import UNLABELLED
+from counterpoint.objectives.tiles import ClassTable, Cosines
 from counterpoint.similarity.checks import TOLERANCE, check_ids, check_labels, check_symmetric
 from counterpoint.similarity.graph import SimilarityGraph
 from counterpoint.similarity.text import PACKAGED, encode_distinct, encode_texts, encoder_title
@@ -103,6 +104,11 @@ class ClassGraph(SimilarityGraph):
         value.masked_fill_((a == UNLABELLED)[:, None] | (b == UNLABELLED), 0.0)
         return value.masked_fill_(rows[:, None] == columns, 1.0)
 
+    def _tiles(self, ids: Tensor) -> GraphTiles:
+        tiles = super()._tiles(ids)
+        tiles.features = ClassTable(self.labels[ids.to(self.labels.device)], self.table, ids)
+        return tiles
+
 
 class EmbeddingGraph(SimilarityGraph):
     """Samples are as alike as their vectors: the cosine, from -1 to 1; a sample and itself have exactly 1.
@@ -183,7 +189,7 @@ class EmbeddingGraph(SimilarityGraph):
             rows = self.index[rows]
         with torch.no_grad():
             unit = UnitTiles(self._unit(rows).to(ids.device), rows.to(ids.device))
-        return GraphTiles(len(ids), unit, self.bounds)
+        return GraphTiles(len(ids), unit, self.bounds, Cosines(unit.unit, unit.row))
 
     def _unit(self, rows: Tensor) -> Tensor:
         z = self.vectors[rows].double()

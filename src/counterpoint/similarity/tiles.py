@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from counterpoint.objectives.tiles import Features
+
 Bounds = tuple[float, float]
 
 
@@ -18,6 +20,7 @@ class GraphTiles:
 
     between: the similarity `(a, b)` of the places `rows` to the places `columns`, both slices of the batch.
     bounds: numbers that no entry lies outside of; None where they are not known.
+    features: what a kernel can compute the same similarity from; None where there is nothing so simple.
 
     >>> from counterpoint.similarity import InstanceGraph
     >>> tiles = InstanceGraph(5).tiles(torch.tensor([4, 0, 4]))
@@ -27,8 +30,14 @@ class GraphTiles:
 
     symmetric = True
 
-    def __init__(self, n: int, between: Callable[[slice, slice], Tensor], bounds: Bounds | None) -> None:
-        self.n, self.between, self.bounds = n, between, bounds
+    def __init__(
+        self,
+        n: int,
+        between: Callable[[slice, slice], Tensor],
+        bounds: Bounds | None,
+        features: Features | None = None,
+    ) -> None:
+        self.n, self.between, self.bounds, self.features = n, between, bounds, features
 
     def __len__(self) -> int:
         return self.n
