@@ -71,7 +71,7 @@ def assert_as_plain(
     right = torch.autograd.grad(expected, exact + list(table.parameters()))
     for a, b in zip(got, right, strict=True):
         rtol = 8e-3 if a.dtype == torch.bfloat16 else 2e-5
-        # Where all gradients are next to nothing, as of a loss of 1e-30, they are so up to rounding of scores.
+        # Where all gradients are next to nothing, as those of a loss of 1e-30, rounding is not.
         torch.testing.assert_close(a.double(), b, rtol=rtol, atol=max(1e-9, float(b.abs().max()) * rtol))
 
 
