@@ -34,7 +34,7 @@ def in_python(*arguments: str, **environment: str) -> subprocess.CompletedProces
 @needs_triton
 def test_kernels_under_the_interpreter():
     asked = {"TRITON_INTERPRET": "1", "COUNTERPOINT_TRITON": "1"}
-    done = in_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "triton_cases.py"), **asked)
+    done = in_python("-m", "pytest", "-p", "no:cacheprovider", str(TESTS / "triton_cases.py"), **asked)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
