@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from counterpoint.objectives.first_order import first_order
-
 from counterpoint.objectives.triton_switch import takes_triton
 
 ROWS = 512
