@@ -217,3 +217,11 @@ def test_only_float32_and_only_where_asked(launches: list[str], monkeypatch: pyt
     NTXent(chunk_size=8)(*random_views(20, 8))
     assert launches == ["sums"]
     assert triton_softmax.log_sum_exp(torch.eye(3)[None], None, Plan(2))[0].shape == (1, 3)
+
+
+@pytest.mark.parametrize("make", [NTXent, XCLR])
+def test_a_second_derivative_is_refused(make: type[Objective]):
+    views, known = random_views(20, 8), Known(target=texts(20).tiles(torch.arange(20)))
+    loss = make(chunk_size=8).evaluate(views, known if make is XCLR else Known(), False)[0]
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(loss, views, create_graph=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from counterpoint.objectives.first_order import first_order
 from counterpoint.objectives.streaming import Plan, uncompiled
 from counterpoint.objectives.tiles import ClassTable, Cosines, Features
 
@@ -47,7 +47,7 @@ class _LogSumExp(torch.autograd.Function):
         return lse, other
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, grad: Tensor, grad_other: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None]:
@@ -84,7 +84,7 @@ class _SoftLosses(torch.autograd.Function):
         return lse - aimed
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from counterpoint.objectives import triton_kernels as kernels
 
