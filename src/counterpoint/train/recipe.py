@@ -57,7 +57,7 @@ class Data(Named):
                 f"data.train and data.test are both {self.train!r}: give data.holdout, the share of samples "
                 "that is kept back for evaluation, such as data.holdout=0.1"
             )
-        if None in (self.train, self.test) and not self.holdout:
+        elif None in (self.train, self.test) and not self.holdout:
             which, other = ("train", "test") if self.train is None else ("test", "train")
             raise ValueError(
                 f"data.{which} is null, all the data, and data.{other}={getattr(self, other)!r} is a part "
