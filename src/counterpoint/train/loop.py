@@ -226,7 +226,7 @@ class Loop:
             self.scheduled = self.schedules.enter(epoch + 1)
             for batch in clock.waiting(self.source.epoch(epoch, start=within)):
                 logged = (self.step + 1) % self.recipe.train.log_every == 0 or self.step + 1 == self.total
-                everyone = gather(batch.ids.to(self.fabric.device)).cpu()
+                everyone = gather(batch.ids)  # on the CPUs: no GPU is waited for
                 row = self._one_step(batch, everyone, logged)  # empty where the step was skipped
                 clock.images += len(everyone)
                 bar.step()
