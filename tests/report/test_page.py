@@ -342,8 +342,8 @@ def test_matching_compares_like_with_like():
     from types import SimpleNamespace as Made
 
     from counterpoint.evaluate import Result
-    from counterpoint.report.answer import objective_of
     from counterpoint.report.page import _warnings
+    from counterpoint.report.trained import objective_of
 
     def results(rows):
         asked = (("recall", "a to b", rows), ("recall", "b to a", 9), ("assignment", "one to one", 20))

@@ -7,8 +7,7 @@ import pytest
 
 from counterpoint.evaluate.record import Result
 from counterpoint.objectives import OBJECTIVES
-from counterpoint.report.answer import OBJECTIVES as report_objectives
-from counterpoint.report.answer import Change, answer, change, graph_of, objective_of
+from counterpoint.report.answer import Change, answer, change
 from counterpoint.report.runs import Method, Run
 from counterpoint.report.tables import (
     build_table,
@@ -20,6 +19,8 @@ from counterpoint.report.tables import (
     seed_differences,
     standings,
 )
+from counterpoint.report.trained import OBJECTIVES as report_objectives
+from counterpoint.report.trained import graph_of, objective_of
 
 
 def result(value: float, column: str = "object", protocol: str = "knn", **settings: object) -> Result:
@@ -282,6 +283,10 @@ def test_objective_and_graph_in_words() -> None:
     assert graph_of(method(0, "a", {0: []}, {"similarity": {"graph": "classes", "encoder": "minilm"}})) == (
         "classes, read by minilm"
     )
+    of = [{"graph": "class"}, {"graph": "wordnet", "measure": "wup"}]
+    given = {"similarity": {"graph": "sum", "of": of, "noise": 0.2}}
+    said = "sum of class and wordnet (wup), with 20% of it shuffled"
+    assert graph_of(method(0, "a", {0: []}, given)) == said
     assert graph_of(method(0, "a", {0: []}, {"similarity": None})) == ""
 
 

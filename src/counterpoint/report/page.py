@@ -16,7 +16,7 @@ from counterpoint import __version__
 from counterpoint.evaluate.record import Result
 from counterpoint.files import write_whole
 from counterpoint.report.ablation import ablation_section
-from counterpoint.report.answer import Change, answer, change, graph_of, objective_of
+from counterpoint.report.answer import Change, answer, change
 from counterpoint.report.classes import Target, read_targets
 from counterpoint.report.figures import curve_panels, difference_panels, k_panels, k_winners
 from counterpoint.report.neighbours import Picture, Query, thumbnails
@@ -33,6 +33,7 @@ from counterpoint.report.sections import (
     table_rows,
 )
 from counterpoint.report.tables import build_table, collect, protocols, recipe_differences, seed_differences
+from counterpoint.report.trained import graph_of, objective_of
 
 PICTURE_BYTES = 1_600_000
 

@@ -144,7 +144,7 @@ def compile_encoder(encoder: nn.Module, outer: nn.Module, backend: str = "induct
 
     def leave_length_open(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         for tensor in inputs:
-            maybe_mark_dynamic(tensor, 0)  # type: ignore[no-untyped-call]
+            maybe_mark_dynamic(tensor, 0)
 
     encoder.compile(backend=backend)
     outer.register_forward_pre_hook(leave_length_open)
