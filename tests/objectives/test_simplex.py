@@ -30,7 +30,9 @@ def test_equals_the_sorted_or_bisected_one(name: str, row: list[float], copies: 
     fast, slow = MAPS[name]
     x = torch.tensor(row * copies, dtype=torch.float64) * scale
     expected = torch.tensor(slow(x.tolist()), dtype=torch.float64)
-    torch.testing.assert_close(fast(x), expected, rtol=0, atol=2e-13)
+    # Scores of a thousand have spacings of 1e-13 themselves.
+    atol = 2e-13 + 1e-15 * float(x.abs().max())
+    torch.testing.assert_close(fast(x), expected, rtol=0, atol=atol)
 
 
 @EACH
