@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 
 .PHONY: demo test lint clean
 
@@ -10,7 +11,7 @@ demo: $(VENV)/.demo
 	$(BIN)/counterpoint compare demo --seeds 0,1,2 --out runs/demo --overwrite
 
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks

@@ -80,7 +80,7 @@ def end(run):
 
 def train_all(folder):
     """Each objective by both processes, and the end of a run that one process began."""
-    # Here, in the processes of the test: the tests that come after it in its own want to see our objectives alone.
+    # Here, in the processes that train: the tests' own process is to see our objectives alone.
     KINDS["bad"] = Bad
     with float64():
         for objective in ALIKE:

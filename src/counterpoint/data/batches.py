@@ -6,8 +6,10 @@ augmented one by one in worker processes.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -315,14 +317,27 @@ def _watched(loader: Iterable[Any]) -> Iterator[Any]:
     workers = list(getattr(items, "_workers", ()))
     try:
         yield from items
-    except RuntimeError:
-        # torch's own error has the pid alone, or "exited unexpectedly".
-        dead = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
+    except (RuntimeError, OSError, EOFError) as error:
+        # torch's own error has the pid alone, or "exited unexpectedly". Where the worker was just handing over
+        # a batch, its connection breaks, which is noticed before the process is seen to be gone.
+        dead = _dead(workers, seconds=0 if isinstance(error, RuntimeError) else 5)
         if not dead:
             raise
         raise ChildProcessError(
             "; ".join(f"data worker {i} (pid {worker.pid}) {_end(worker.exitcode)}" for i, worker in dead)
         ) from None
+
+
+def _dead(workers: Sequence[Any], seconds: float) -> list[tuple[int, Any]]:
+    """The worker processes that have ended, with their numbers; waits so long for the first one."""
+    until = time.monotonic() + seconds
+    while True:
+        # torch raises from its handler of SIGCHLD, wherever the process happens to be.
+        with contextlib.suppress(RuntimeError):
+            dead = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
+            if dead or time.monotonic() > until:
+                return dead
+            time.sleep(0.05)
 
 
 def _end(code: int) -> str:
