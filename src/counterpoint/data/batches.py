@@ -6,9 +6,9 @@ augmented one by one in worker processes.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -313,13 +313,13 @@ def _leave_signals_to_the_parent(worker: int) -> None:
 
 def _watched(loader: Iterable[Any]) -> Iterator[Any]:
     """What a DataLoader gives; a worker process that died is named, and how it died."""
-    items = iter(loader)
+    items = _quietly(loader)
     workers = list(getattr(items, "_workers", ()))
     try:
         yield from items
     except (RuntimeError, OSError, EOFError) as error:
-        # torch's own error has the pid alone, or "exited unexpectedly". Where the worker was just handing over
-        # a batch, its connection breaks, which is noticed before the process is seen to be gone.
+        # torch's own error has the pid alone, or "exited unexpectedly". Where the worker was just handing
+        # over a batch, its connection breaks, which is noticed before the process is seen to be gone.
         dead = _dead(workers, seconds=0 if isinstance(error, RuntimeError) else 5)
         if not dead:
             raise
@@ -328,16 +328,28 @@ def _watched(loader: Iterable[Any]) -> Iterator[Any]:
         ) from None
 
 
+def _quietly(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's iterator, without the handler of SIGCHLD that comes with it.
+
+    That one raises wherever the process happens to be when a worker dies: in the middle of a step, say. The
+    loader notices by itself when it waits for a batch.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
+        return iter(loader)
+    before = signal.getsignal(signal.SIGCHLD)
+    items = iter(loader)
+    signal.signal(signal.SIGCHLD, before)
+    return items
+
+
 def _dead(workers: Sequence[Any], seconds: float) -> list[tuple[int, Any]]:
     """The worker processes that have ended, with their numbers; waits so long for the first one."""
     until = time.monotonic() + seconds
     while True:
-        # torch raises from its handler of SIGCHLD, wherever the process happens to be.
-        with contextlib.suppress(RuntimeError):
-            dead = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
-            if dead or time.monotonic() > until:
-                return dead
-            time.sleep(0.05)
+        dead = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
+        if dead or time.monotonic() > until:
+            return dead
+        time.sleep(0.05)
 
 
 def _end(code: int) -> str:
