@@ -16,7 +16,7 @@ from counterpoint import objectives
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     lengths = a.norm() * b.norm()
-    return a.dot(b) / lengths if float(lengths) > 0 else (a * 0).sum() + (b * 0).sum()
+    return a.dot(b) / lengths if float(lengths.detach()) > 0 else (a * 0).sum() + (b * 0).sum()
 
 
 def mean(values: list[Tensor]) -> Tensor:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +23,7 @@ from counterpoint.data.pil_views import picture_transform
 from counterpoint.data.samples import Samples
 from counterpoint.data.tensor_views import make_views, normalise
 from counterpoint.data.views import ViewSpec
+from counterpoint.data.workers import watched
 
 LARGEST_IN_MEMORY = 64  # side in pixels; above, a crop by matrix products costs more than one by table
 RESIDENT_BYTES = 2**31  # pictures of up to so many bytes are kept on the GPU
@@ -163,7 +162,7 @@ class BatchSource:
             # Forked workers share the samples, whatever `picture` closes over; elsewhere it must pickle.
             multiprocessing_context="fork" if self.workers and sys.platform == "linux" else None,
         )
-        for ids, stacked, bad in _watched(loader):
+        for ids, stacked, bad in watched(loader):
             self._settle(bad, len(ids))
             with torch.no_grad():
                 views = [normalise(view.to(self.device, non_blocking=True), self.spec) for view in stacked]
@@ -309,58 +308,6 @@ def _leave_signals_to_the_parent(worker: int) -> None:
     for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-
-
-def _watched(loader: Iterable[Any]) -> Iterator[Any]:
-    """What a DataLoader gives; a worker process that died is named, and how it died."""
-    items = _quietly(loader)
-    workers = list(getattr(items, "_workers", ()))
-    try:
-        yield from items
-    except (RuntimeError, OSError, EOFError) as error:
-        # torch's own error has the pid alone, or "exited unexpectedly". Where the worker was just handing
-        # over a batch, its connection breaks, which is noticed before the process is seen to be gone.
-        dead = _dead(workers, seconds=0 if isinstance(error, RuntimeError) else 5)
-        if not dead:
-            raise
-        raise ChildProcessError(
-            "; ".join(f"data worker {i} (pid {worker.pid}) {_end(worker.exitcode)}" for i, worker in dead)
-        ) from None
-
-
-def _quietly(loader: Iterable[Any]) -> Iterator[Any]:
-    """The loader's iterator, without the handler of SIGCHLD that comes with it.
-
-    That one raises wherever the process happens to be when a worker dies: in the middle of a step, say. The
-    loader notices by itself when it waits for a batch.
-    """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
-        return iter(loader)
-    before = signal.getsignal(signal.SIGCHLD)
-    items = iter(loader)
-    signal.signal(signal.SIGCHLD, before)
-    return items
-
-
-def _dead(workers: Sequence[Any], seconds: float) -> list[tuple[int, Any]]:
-    """The worker processes that have ended, with their numbers; waits so long for the first one."""
-    until = time.monotonic() + seconds
-    while True:
-        dead = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
-        if dead or time.monotonic() > until:
-            return dead
-        time.sleep(0.05)
-
-
-def _end(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = "unknown"
-    hint = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-    return f"was killed by signal {-code} ({name}{hint})"
 
 
 def _in_memory(samples: Samples, device: torch.device) -> Tensor | None:

@@ -20,7 +20,6 @@ from counterpoint.data.batches import (
     _leave_signals_to_the_parent,
     _seed,
     _usable,
-    _watched,
 )
 from counterpoint.data.captions import Tokenize, drawn, with_tokens
 from counterpoint.data.decode import read_picture
@@ -28,6 +27,7 @@ from counterpoint.data.pil_views import picture_transform
 from counterpoint.data.streams import Fault, Raw, Stream, read_shard
 from counterpoint.data.tensor_views import normalise
 from counterpoint.data.views import ViewSpec
+from counterpoint.data.workers import watched
 
 LANES = 8  # parts of a stream that are read side by side by one process
 SHARDS, LANE, SAMPLE = range(5, 8)  # what a seed is for, beside those of `batches` and `captions`
@@ -123,7 +123,7 @@ class StreamSource:
             generator=torch.Generator(),
             multiprocessing_context="fork" if self.workers and sys.platform == "linux" else None,
         )
-        for packed in _watched(loader):
+        for packed in watched(loader):
             self._settle(packed.faults)
             ids, kept = self._ids(packed.keys)
             if not len(kept):
