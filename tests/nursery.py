@@ -1,7 +1,8 @@
 """Runs in processes of their own that start in milliseconds, to be signalled and killed.
 
 A nursery has torch imported and forks a child for each run. It computes nothing itself, since threads of
-torch do not survive a fork.
+torch do not survive a fork. The pid of a run that ended stays taken until the next one begins, so that a
+signal that comes too late reaches nothing, and nobody else.
 """
 
 import contextlib
@@ -29,23 +30,34 @@ class Nursery:
         return self
 
     def __exit__(self, *_):
+        self._stop()
         self._process.stdin.close()
-        if self._running is not None:
-            os.killpg(self._running, signal.SIGKILL)
         self._process.wait(timeout=30)
 
     def start(self, *words, largest_file=None):
         """Begin `counterpoint WORDS` or, where the first word is "fit", the training alone; gives its pid."""
+        self._stop()
         request = {"words": [str(w) for w in words], "output": str(self.output), "largest_file": largest_file}
         print(json.dumps(request), file=self._process.stdin, flush=True)
-        self._running = int(self._process.stdout.readline())
+        self._running = self._told("pid")
         return self._running
 
     def end(self):
         """Wait for the run to end; its exit code, or minus the signal that killed it."""
-        code = int(self._process.stdout.readline())
+        code = self._told("code")
         self._running = None
         return code
+
+    def _told(self, word):
+        kind, number = self._process.stdout.readline().split()
+        assert kind == word  # a code taken for a pid would signal processes of others
+        return int(number)
+
+    def _stop(self):
+        """End what a test that failed has left running."""
+        if self._running is not None:
+            os.kill(self._running, signal.SIGKILL)
+            self.end()
 
     def said(self):
         """What the run printed."""
@@ -60,15 +72,20 @@ def serve():
 
     torch.set_num_threads(1)
     print("ready", flush=True)
+    pid = None
     for line in sys.stdin:
         request = json.loads(line)
+        if pid is not None:
+            os.waitpid(pid, 0)
         pid = os.fork()
         if pid == 0:
             os.setpgid(0, 0)
             child(request)
-        print(pid, flush=True)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        os.setpgid(pid, pid)
+        print("pid", pid, flush=True)
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        killed = ended.si_code != os.CLD_EXITED
+        print("code", -ended.si_status if killed else ended.si_status, flush=True)
 
 
 def child(request):
