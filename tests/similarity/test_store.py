@@ -273,11 +273,19 @@ def test_another_process_opens_the_graph_again(made):
     assert torch.equal(graph.batch(torch.arange(9)), made.graph(KEYS[:9]).batch(torch.arange(9)))
 
 
-def test_pages_given_back_do_not_change_what_is_read(made, monkeypatch):
-    from counterpoint.similarity import store as module
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(st.integers(0, 149), min_size=1, max_size=60))
+def test_rows_are_read_in_any_order_and_more_than_once(made, rows):
+    whole = np.load(made.path / "vectors.npy")
+    read = files.VectorReader(made.path / "vectors.npy", *whole.shape).read(np.array(rows))
+    assert np.array_equal(read, whole[rows])
 
-    monkeypatch.setattr(module, "RELEASE_ROWS", 3)
-    graph = made.graph()
-    want = graph.batch(torch.arange(20))
-    for _ in range(3):
-        assert torch.equal(graph.batch(torch.arange(20)), want)
+
+def test_a_file_that_was_cut_while_it_is_read(made, tmp_path):
+    whole = np.load(made.path / "vectors.npy")
+    content = (made.path / "vectors.npy").read_bytes()
+    (tmp_path / "cut.npy").write_bytes(content[:-10])
+    reader = files.VectorReader(tmp_path / "cut.npy", *whole.shape)
+    assert np.array_equal(reader.read(np.array([3])), whole[[3]])
+    with pytest.raises(ValueError, match=r"cut.npy is damaged: it has \d+ of \d+ bytes"):
+        reader.read(np.array([3, 149]))

@@ -174,22 +174,22 @@ class EmbeddingGraph(SimilarityGraph):
         return len(self.vectors) if self.index is None else len(self.index)
 
     def _between(self, rows: Tensor, columns: Tensor) -> Tensor:
-        device = self.vectors.device
-        rows, columns = rows.to(device), columns.to(device)
-        if self.index is not None:
-            rows, columns = self.index[rows], self.index[columns]
+        rows, columns = self._rows(rows), self._rows(columns)
         # Autocast would take this product in half precision, and round the cosines to about 0.004.
-        with torch.autocast(device.type, enabled=False):
+        with torch.autocast(rows.device.type, enabled=False):
             value = self._unit(rows) @ self._unit(columns).T
         return value.clamp_(-1, 1).masked_fill_(rows[:, None] == columns, 1.0)
 
     def _tiles(self, ids: Tensor) -> GraphTiles:
-        rows = ids.to(self.vectors.device)
-        if self.index is not None:
-            rows = self.index[rows]
+        rows = self._rows(ids)
         with torch.no_grad():
             unit = UnitTiles(self._unit(rows).to(ids.device), rows.to(ids.device))
         return GraphTiles(len(ids), unit, self.bounds, Cosines(unit.unit, unit.row))
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        """Which of the vectors the samples have, on the vectors' device."""
+        rows = ids.to(self.vectors.device)
+        return rows if self.index is None else self.index[rows]
 
     def _unit(self, rows: Tensor) -> Tensor:
         z = self.vectors[rows].double()

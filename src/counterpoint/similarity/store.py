@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -25,6 +24,7 @@ from counterpoint.similarity.store_files import (
     Ints,
     KeyTable,
     VectorFile,
+    VectorReader,
     chunk_bounds,
     file_digest,
     keys_digest,
@@ -36,10 +36,6 @@ from counterpoint.similarity.store_files import (
 
 MANIFEST = "manifest.json"
 OWN_VECTORS = "own vectors"
-# Rows read between two releases of the mapped pages. The system maps up to 16 pages of 4 KiB around each row
-# that is touched, so that these are at most 256 MiB.
-RELEASE_ROWS = 4096
-PAGE = mmap.ALLOCATIONGRANULARITY
 
 
 class Plan(BaseModel):
@@ -242,27 +238,21 @@ class StoreGraph(EmbeddingGraph):
     The vectors were checked when they were stored.
     """
 
+    index: Tensor
+
     def __init__(self, store: EmbeddingStore, index: Tensor) -> None:
         m = store.manifest
-        self.store, self.index, self.rows_of = store, index, index
+        self.store, self.index = store, index
         self.name = f"store of {m.data} ({m.text}, {m.encoder})"
-        with (store.path / VECTORS).open("rb") as file:
-            # Copy on write, as torch wants memory that may be written; nobody does.
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self._since = 0
-        if hasattr(mmap, "MADV_RANDOM"):
-            self._map.madvise(mmap.MADV_RANDOM)
-        offset = len(vector_header(m.distinct, m.width))
-        flat = torch.frombuffer(self._map, dtype=torch.float16, offset=offset)
-        self.vectors = flat.view(m.distinct, m.width)
+        self._reader = VectorReader(store.path / VECTORS, m.distinct, m.width)
 
     def __reduce__(self) -> tuple[type[StoreGraph], tuple[EmbeddingStore, Tensor]]:
-        # Another process maps the file itself.
-        return StoreGraph, (self.store, self.rows_of)
+        # Another process opens the file itself.
+        return StoreGraph, (self.store, self.index)
 
     def _between(self, rows: Tensor, columns: Tensor) -> Tensor:
-        a = self.rows_of[rows.cpu()]
-        b = a if columns is rows else self.rows_of[columns.cpu()]
+        a = self._rows(rows)
+        b = a if columns is rows else self._rows(columns)
         # The product is taken where the ids are: on a GPU it costs nothing.
         left = self._unit(a).to(rows.device)
         right = left if b is a else self._unit(b).to(rows.device)
@@ -270,6 +260,9 @@ class StoreGraph(EmbeddingGraph):
             value = left @ right.T
         a, b = a.to(rows.device), b.to(rows.device)
         return value.clamp_(-1, 1).masked_fill_(a[:, None] == b, 1.0)
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        return self.index[ids.cpu()]
 
     def _unit(self, rows: Tensor) -> Tensor:
         # Each row once and in the order of the file, so that neighbours share a page.
@@ -279,16 +272,8 @@ class StoreGraph(EmbeddingGraph):
         return unit
 
     def read(self, rows: Tensor) -> Tensor:
-        """The stored vectors `(m, d)` fp16 of these rows of the file, best in order.
-
-        The pages they were on are given back now and then, so that memory does not fill with the file.
-        """
-        out: Tensor = self.vectors[rows]
-        self._since += len(rows)
-        if self._since >= RELEASE_ROWS and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-            self._since = 0
-        return out
+        """The stored vectors `(m, d)` fp16 of these rows of the file, best in order."""
+        return torch.from_numpy(self._reader.read(rows.numpy()))
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -99,6 +99,48 @@ class VectorFile:
             os.fsync(file.fileno())
 
 
+class VectorReader:
+    """The vectors of a finished file, some rows at a time: `VectorReader(path, rows, width).read(which)`.
+
+    They are not mapped: around each row that is touched the system would map as much of the file as it keeps
+    in one piece, up to megabytes, and 1,000 batches of a large store held gigabytes of it.
+    """
+
+    def __init__(self, path: Path, rows: int, width: int) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._start, self._width = len(vector_header(rows, width)), width
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read(self, rows: Ints) -> NDArray[np.float16]:
+        """The vectors `(m, width)` of these rows, best in order: neighbours are read at once.
+
+        Raises ValueError where the file ends before a row does.
+        """
+        size = 2 * self._width
+        first = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+        lengths = np.diff(first, append=len(rows)) * size
+        pieces = list(zip((self._start + rows[first] * size).tolist(), lengths.tolist(), strict=True))
+        if hasattr(os, "posix_fadvise"):
+            # All are asked for before the first is waited for.
+            for offset, length in pieces:
+                os.posix_fadvise(self._file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
+        content = bytearray().join([self._piece(offset, length) for offset, length in pieces])
+        if len(content) != len(rows) * size:
+            raise ValueError(
+                f"{self._file.name} is damaged: it has {len(content)} of {len(rows) * size} bytes"
+            )
+        return np.frombuffer(content, dtype="<f2").reshape(-1, self._width)
+
+    def _piece(self, offset: int, length: int) -> bytes:
+        if hasattr(os, "pread"):
+            # It has no place in the file that forked processes or threads would share.
+            return os.pread(self._file.fileno(), length, offset)
+        with open(self._file.name, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
