@@ -64,8 +64,22 @@ def test_a_sum_has_the_parts_of_its_terms():
         total.combine(torch.ones(2), torch.full((2,), 0.5))
 
 
-@pytest.mark.parametrize("anchors", [slice(2, 2), slice(3, 9), slice(0, 4, 2), slice(5, 1)])
-def test_anchors_that_are_no_samples(anchors: slice):
+NO_ANCHORS = [
+    slice(2, 2),
+    slice(3, 9),
+    slice(0, 4, 2),
+    slice(5, 1),
+    slice(0, 4, 0),
+    slice("a"),
+    slice(0.5, 2),
+    3,
+    [0, 1],
+    torch.arange(2),
+]
+
+
+@pytest.mark.parametrize("anchors", NO_ANCHORS, ids=repr)
+def test_anchors_that_are_no_samples(anchors: object):
     with pytest.raises(ValueError, match="anchors must be a slice of step 1"):
         NTXent()(*random_views(2, 5), anchors=anchors)
 

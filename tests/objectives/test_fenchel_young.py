@@ -1,10 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from counterpoint.objectives import fenchel_young
+from counterpoint.objectives.fenchel_young import MAPS
 
 
 def scores_with_holes(r: int = 6, c: int = 8, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -109,17 +111,77 @@ def test_target_gets_no_gradient():
 @pytest.mark.parametrize(
     ("scores", "target", "words"),
     [
-        (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), r"target must be .*\(2, 3\).* got \(3,\)"),
+        (
+            torch.zeros(2, 3),
+            torch.zeros(3, dtype=torch.int64),
+            r"target must be .*\(2, 3\).* got shape \(3,\)",
+        ),
         (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int32), "got .* torch.int32"),
-        (torch.zeros(2, 3), torch.zeros(2, 1), r"got \(2, 1\)"),
+        (torch.zeros(2, 3), torch.zeros(2, 1), r"got shape \(2, 1\)"),
         (torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64), "int64"),
         (torch.zeros(3), torch.zeros(3), r"scores must be floating \(r, c\)"),
         (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), "scores must be floating"),
+        (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), r"with r, c >= 1, got shape \(0, 3\)"),
+        (torch.zeros(2, 0), torch.zeros(2, 0), r"with r, c >= 1, got shape \(2, 0\)"),
+        (np.zeros((2, 3)), torch.tensor([0, 1]), "scores must be floating .* got ndarray"),
+        (torch.zeros(2, 3), np.array([0, 1]), "target must be int64 .* got ndarray"),
+        (
+            torch.zeros(2, 3),
+            torch.zeros(2, device="meta", dtype=torch.int64),
+            "target must be on cpu .* meta",
+        ),
     ],
 )
 def test_bad_shapes_and_types_are_refused(scores: torch.Tensor, target: torch.Tensor, words: str):
     with pytest.raises(ValueError, match=words):
         fenchel_young(scores, target)
+
+
+HOLE = torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, -math.inf]])
+GONE = torch.tensor([[0.0, 1.0, 2.0], [-math.inf, -math.inf, -math.inf]])
+FULL = torch.tensor([[0.0, 1.0, 2.0], [0.0, math.inf, 1.0]])
+
+
+@pytest.mark.parametrize("map", MAPS)
+@pytest.mark.parametrize(
+    ("scores", "target", "words"),
+    [
+        (HOLE, torch.tensor([0, 3]), "target must have indices from 0 to 2, got 3"),
+        (HOLE, torch.tensor([-1, 0]), "target must have indices from 0 to 2, got -1"),
+        (HOLE, torch.tensor([0, 2]), "target must not be an excluded candidate, .* got 2 in row 1"),
+        (HOLE, torch.zeros(2, 3), "target must sum to 1 in every row, got 0 in row 0"),
+        (HOLE, torch.tensor([[1.0, 0, 0], [1, 0.5, 0]]), "target must sum to 1 .* got 1.5 in row 1"),
+        (HOLE, torch.tensor([[1.0, 0, 0], [1.5, -0.5, 0]]), "target must have no entry below 0, got -0.5"),
+        (HOLE, torch.tensor([[1.0, 0, 0], [math.nan, 1, 0]]), "target must have no entry below 0, got nan"),
+        (HOLE, torch.tensor([[1.0, 0, 0], [0.5, 0, 0.5]]), "target must be 0 at excluded .* in row 1"),
+        (GONE, torch.tensor([0, 0]), "one finite score in every row.* got -inf for the largest of row 1"),
+        (FULL, torch.tensor([0, 0]), "one finite score in every row.* got inf for the largest of row 1"),
+        (FULL, torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25]]), "got inf for the largest of row 1"),
+    ],
+)
+def test_bad_values_are_refused(map: str, scores: torch.Tensor, target: torch.Tensor, words: str):
+    with pytest.raises(ValueError, match=words):
+        fenchel_young(scores, target, map=map)
+    with pytest.raises(ValueError, match=words):
+        fenchel_young(scores, target, map=map, margin=0.5)
+
+
+@pytest.mark.parametrize("margin", [-1.0, math.nan, math.inf, "1", None, torch.ones(2)], ids=str)
+def test_bad_margins_are_refused(margin: object):
+    with pytest.raises(ValueError, match="margin must be 0 or a number from 1e-30 to 1e30, got"):
+        fenchel_young(torch.zeros(1, 2), torch.tensor([0]), margin=margin)
+
+
+@pytest.mark.parametrize("map", MAPS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_a_target_of_another_type_is_taken_in_that_of_the_scores(map: str, dtype: torch.dtype):
+    scores = torch.randn(3, 200, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    target = torch.rand(3, 200, generator=torch.Generator().manual_seed(1)).softmax(1).to(dtype)
+    loss = fenchel_young(scores, target, map, margin=0.5)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, fenchel_young(scores, target.float(), map, margin=0.5))
+    loss.sum().backward()
+    assert scores.grad.dtype == torch.float32
 
 
 def test_unknown_map_is_refused():

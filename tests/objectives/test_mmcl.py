@@ -16,7 +16,7 @@ from slow_objectives import random_views
 from torch import Tensor
 
 from counterpoint.objectives import MMCL, NTXent, mmcl
-from counterpoint.objectives.kernels import RBF, Polynomial
+from counterpoint.objectives.kernels import KERNELS, RBF, Polynomial
 
 QUICK = settings(deadline=None, max_examples=40, derandomize=True)
 TIGHT = {"tol": 1e-15}
@@ -365,6 +365,18 @@ def test_half_precision_views_are_solved_in_single(dtype: torch.dtype, solver: s
     ):
         assert half_g.dtype == dtype
         torch.testing.assert_close(half_g, g.to(dtype))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("hinge_margin", [None, 1.0], ids=str)
+def test_autocast_does_not_round_a_backward_pass_inside_it(kernel: str, hinge_margin: float | None):
+    views = random_views(2, 12, dtype=torch.float32)
+    options = {"kernel": kernel, "hinge_margin": hinge_margin, "C": 1.0, "solver": "pgd"}
+    plain = torch.autograd.grad(mmcl(*views, **options), views)
+    assert any(g.abs().max() > 0 for g in plain)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = torch.autograd.grad(mmcl(*views, **options), views)
+    assert all(map(torch.equal, plain, inside))
 
 
 @pytest.mark.parametrize("options", [{}, {"solver": "inverse"}, {"negatives": "both_views"}], ids=str)

@@ -164,6 +164,8 @@ def test_float32_and_autocast(options):
         torch.testing.assert_close(g.double(), e, rtol=1e-3, atol=1e-4 * float(e.abs().max()))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         under = qare(*views, **side(options, 40), **options)
+        inside = qare(*views, **side(options, 40), **options)
+        assert all(map(torch.equal, torch.autograd.grad(inside, views), found))
     assert torch.equal(under, loss)
     assert all(map(torch.equal, torch.autograd.grad(under, views), found))
 

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -157,11 +158,41 @@ def test_blocks_and_unread_steps_change_nothing(
     assert sum(len(x[rows]) for rows in simplex.row_blocks(x)) == 7
 
 
+NO_SCORES = [
+    torch.zeros(2, 3, dtype=torch.int64),
+    torch.zeros(2, 0),
+    torch.tensor(1.0),
+    np.zeros((2, 3)),
+    [1.0, 2.0],
+    None,
+]
+
+
 @EACH
-@pytest.mark.parametrize("x", [torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 0), torch.tensor(1.0)])
+@pytest.mark.parametrize("x", NO_SCORES, ids=lambda x: type(x).__name__)
 def test_bad_scores_are_refused(name: str, x: Tensor):
     with pytest.raises(ValueError, match=r"scores must be floating \(\.\.\., c\) with c >= 1, got"):
         MAPS[name][0](x)
+
+
+@EACH
+@pytest.mark.parametrize("c", [3, 400])
+@pytest.mark.parametrize("worst", [-math.inf, math.inf])
+def test_rows_without_a_largest_score_are_refused(name: str, c: int, worst: float):
+    x = torch.zeros(2, 2, c)
+    x[1, 0] = -math.inf
+    x[1, 0, 1] = worst
+    with pytest.raises(ValueError, match=f"one finite score in every row.* got {worst} .* of row 2"):
+        MAPS[name][0](x)
+
+
+@EACH
+@pytest.mark.parametrize("c", [3, 400])
+def test_nan_makes_its_row_nan_and_no_rows_give_none(name: str, c: int):
+    x = torch.zeros(2, c)
+    x[1, 1] = math.nan
+    assert MAPS[name][0](x).isnan().all(1).tolist() == [False, True]
+    assert MAPS[name][0](x[:0]).shape == (0, c)
 
 
 def test_a_threshold_takes_few_steps(monkeypatch: pytest.MonkeyPatch):

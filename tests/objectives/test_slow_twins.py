@@ -108,6 +108,17 @@ def test_autocast_changes_nothing(twin: Twin, dtype: torch.dtype):
 
 
 @EACH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_nor_does_autocast_round_a_backward_pass_inside_it(twin: Twin, dtype: torch.dtype):
+    views = random_views(2, 6, seed=5, dtype=torch.float32)
+    side, options = twin.arguments(6, seed=5), dict(twin.options)
+    plain = gradients(twin.fast(*views, **side, **options), views)
+    with torch.autocast("cpu", dtype=dtype):
+        inside = gradients(twin.fast(*views, **side, **options), views)
+    assert all(map(torch.equal, plain, inside))
+
+
+@EACH
 def test_gradcheck(twin: Twin):
     side, options = twin.arguments(4, seed=6), dict(twin.options)
     assert torch.autograd.gradcheck(lambda *z: twin.fast(*z, **side, **options), random_views(2, 4, seed=6))

@@ -124,6 +124,15 @@ def test_a_sharp_target_is_the_hard_one_with_the_same_margin():
         torch.testing.assert_close(soft, sparseclr(*views, layout=layout), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("layout", ["all_views", "inter_view"])
+def test_a_target_far_from_0_over_a_small_tau_s_stays_in_the_range_of_numbers(layout: str):
+    views = random_views(2, 4, dtype=torch.float32)
+    target = 1e10 * torch.eye(4) - 1e10
+    sharp = sparseclr(*views, target=target, tau_s=1e-30, layout=layout)
+    torch.testing.assert_close(sharp, sparseclr(*views, layout=layout))
+    torch.testing.assert_close(sparseclr(*views, target=target + 2e10, tau_s=1e-30, layout=layout), sharp)
+
+
 def test_duplicates_with_one_id_are_positives():
     z = torch.eye(3)[[0, 1, 2, 0]]
     ids = torch.tensor([5, 6, 7, 5])

@@ -216,6 +216,13 @@ def test_active_is_the_share_that_is_paired_with_another():
     assert float(log["accuracy"]) == 0.5
 
 
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_none_is_moved_where_another_matching_is_only_as_good(n: int):
+    views = [torch.ones(n, 3), torch.ones(n, 3)]
+    loss, log = StructuredAssignment(mining="one_to_one", margin=0).with_log(*views)
+    assert (float(loss), float(log["active"])) == (0, 0)
+
+
 def test_nan_gives_nan_and_not_an_error():
     z = torch.eye(3)
     bad = z.clone()

@@ -1,8 +1,11 @@
 import csv
 import io
+import json
+import re
 
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 from counterpoint.train.checkpoint import checkpoints, load_checkpoint
@@ -10,7 +13,7 @@ from counterpoint.train.compare import measure
 from counterpoint.train.log import read_metrics
 from counterpoint.train.loop import fit
 from counterpoint.train.recipe import parse_recipe
-from counterpoint.train.setup import fingerprint, load_encoder
+from counterpoint.train.setup import fingerprint, load_encoder, load_splits
 
 
 def recipe(**changes):
@@ -183,6 +186,48 @@ def test_a_run_at_chance_says_so_once(tmp_path):
 def test_bf16_trains(tmp_path):
     run = fit(recipe(train={"precision": "bf16-mixed", "epochs": 1}), tmp_path, console=quiet())
     assert end_state(run)["step"] == 3
+
+
+def test_a_batch_that_is_down_to_one_sample_is_passed_over_and_counted(tmp_path):
+    for i in range(10):
+        Image.new("RGB", (80, 80), (25 * i, 9, 99)).save(tmp_path / f"{i}.png")
+    files = {
+        "name": "files",
+        "data": {"source": "folder", "path": str(tmp_path), "holdout": 0.2, "on_error": "skip"},
+        "views": {"preset": "simclr_small", "size": 16},
+        "model": {"backbone": "conv4", "head": [8]},
+        "objective": [{"name": "ntxent"}, {"name": "qare", "weight": 0.5}],
+        "train": {"epochs": 3, "batch_size": 2, "workers": 0, "log_every": 1, "save_every": 1, "keep": 20},
+    }
+    gone = load_splits(parse_recipe(files).data).train.keys[0]
+    (tmp_path / gone).write_bytes(b"")
+    said = Console(file=io.StringIO(), width=200)
+    whole = fit(parse_recipe(files), tmp_path / "whole", console=said)
+    text = said.file.getvalue()
+    assert text.count("one sample is left of its batch, '") == 3
+    assert "skipped 3 of 12 steps, whose loss was not finite or whose batch was down to one" in text
+    assert f"skipped 1 broken pictures, the first is {gone}" in text
+    done = json.loads(whole.done.read_text())
+    assert (done["steps"], done["skipped"]) == (12, 3)
+    end = end_state(whole)
+    assert {int(entry["step"]) for entry in end["optimizer"]["state"].values()} == {9}
+    passed = [int(step) for step in re.findall(r"step (\d+): one sample", text)]
+    assert [row["step"] for row in read_metrics(whole.metrics)] == [
+        s for s in range(1, 13) if s not in passed
+    ]
+    # Taken up again from just before such a step, and from just after it, the run ends the same.
+    for left in (passed[1], passed[1] - 1):
+        for path in checkpoints(whole.checkpoints)[left:]:
+            path.unlink()
+        again = end_state(fit(parse_recipe(files), tmp_path / "whole", resume=True, console=quiet()))
+        assert same(end | {"seconds": 0}, again | {"seconds": 0})
+
+
+def test_a_batch_size_that_an_objective_refuses_is_refused_before_the_run(tmp_path):
+    wanted = recipe(objective=[{"name": "ntxent"}, {"name": "qare"}], train={"batch_size": 1})
+    with pytest.raises(ValueError, match="QARe needs at least 2 samples, got 1"):
+        fit(wanted, tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
 
 
 def test_clipping_and_lars(tmp_path):

@@ -41,13 +41,16 @@ class Known:
         """
         if self.anchors is None:
             return slice(0, n)
-        start, stop, step = self.anchors.indices(n)
-        outside = any(
-            end is not None and not -n <= end <= n for end in (self.anchors.start, self.anchors.stop)
-        )
+        try:
+            start, stop, step = self.anchors.indices(n)
+            outside = any(
+                end is not None and not -n <= end <= n for end in (self.anchors.start, self.anchors.stop)
+            )
+        except (AttributeError, TypeError, ValueError):  # no slice, or one of something else than numbers
+            start, stop, step, outside = 0, 0, 0, True
         if step != 1 or start >= stop or outside:
             raise ValueError(
-                f"anchors must be a slice of step 1 that holds some of the {n} samples, got {self.anchors}"
+                f"anchors must be a slice of step 1 that holds some of the {n} samples, got {self.anchors!r}"
             )
         return slice(start, stop)
 
@@ -66,7 +69,8 @@ class Objective(nn.Module, ABC):
 
     anchors: a slice of the samples. The loss is then the mean over the anchors among these alone, and all
         samples stay their candidates: what one of several processes computes of a batch that they share.
-        `target` may then have the anchors' rows alone, `(anchors, n)`.
+        `target` may then have the anchors' rows alone, `(anchors, n)`. QARe, which is no mean over anchors,
+        is that of all samples whatever they are.
 
     `accepts` says which of the first four an objective uses, `requires` which it cannot do without. One it
     does not use, or one left out that it requires, is a ValueError.

@@ -110,7 +110,7 @@ def sample_integers(name: str, values: Tensor | None, like: Tensor, lowest: int 
     """`values` as `(n,)` int64 on the device of `like` `(n, d)`, or a ValueError."""
     n = len(like)
     if not isinstance(values, Tensor) or values.dtype not in INTEGERS or values.shape != (n,):
-        raise ValueError(f"{name} must be an integer tensor of shape ({n},), got {_describe(values)}")
+        raise ValueError(f"{name} must be an integer tensor of shape ({n},), got {described(values)}")
     # Reading a value from an accelerator would wait for all work queued on it.
     if lowest is not None and values.device.type == "cpu" and int(values.min()) < lowest:
         raise ValueError(f"{name} must be {lowest} or above, got {int(values.min())}")
@@ -134,7 +134,7 @@ def sample_similarity(
         graph = "; a similarity graph gives it by graph.batch(ids)" if hasattr(values, "batch") else ""
         or_rows = "" if rows == n else f", or ({rows}, {n}) for the anchors alone"
         raise ValueError(
-            f"{name} must be a floating tensor of shape ({n}, {n}){or_rows}, got {_describe(values)}{graph}"
+            f"{name} must be a floating tensor of shape ({n}, {n}){or_rows}, got {described(values)}{graph}"
         )
     if anchors is not None and len(values) == n:
         values = values[anchors]
@@ -166,7 +166,7 @@ def check_finite(name: str, values: Tensor) -> None:
         )
 
 
-def _describe(values: object) -> str:
+def described(values: object) -> str:
     if isinstance(values, Tensor):
         return f"shape {tuple(values.shape)} and {values.dtype}"
     return type(values).__name__

@@ -37,9 +37,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.checks import one_of
+from counterpoint.objectives.checks import described, not_negative, one_of
 from counterpoint.objectives.first_order import first_order
 from counterpoint.objectives.simplex import (
+    check_largest,
     entmax15_at,
     entmax15_fit,
     row_blocks,
@@ -95,6 +96,9 @@ MAPS: dict[str, Map] = {
 }
 """The maps by name, from the largest support to the smallest."""
 
+WHOLE = 1e-3
+"""By how much the sum of a target's row may miss 1; in half precision by 16 times as much."""
+
 
 def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax", margin: float = 0.0) -> Tensor:
     """The Fenchel-Young loss of every row, `(r,)`, without the constant Omega(target).
@@ -108,9 +112,10 @@ def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax", margin: 
     Half-precision scores are computed in float32. The gradient is `map(lowered scores) - target`, exactly 0
     at excluded candidates and wherever both are 0; it can be taken once, not twice. From the forward to the
     backward pass softmax keeps p `(r, c)`; the other maps keep the scores as they are, and `(r, 3)`.
-    Shapes and types are checked, the entries of `target` are not.
+    A score of NaN gives a loss of NaN.
 
-    Raises ValueError on an unknown map, or on a target that fits neither form.
+    Raises ValueError on an unknown map, a bad margin, and scores or a target of another shape or type; and
+    on a CPU, where reading them is free, on scores and targets whose values are not as above.
 
     >>> scores = torch.tensor([[2.0, 0.0, -torch.inf], [0.0, 0.0, 0.0]])
     >>> fenchel_young(scores, torch.tensor([0, 2]))
@@ -118,17 +123,84 @@ def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax", margin: 
     >>> fenchel_young(scores, torch.tensor([0, 2]), map="sparsemax")
     tensor([0.0000, 0.3333])
     """
-    mapping = MAPS[one_of("map", map, MAPS)]
-    if scores.ndim != 2 or not scores.is_floating_point():
-        raise ValueError(f"scores must be floating (r, c), got {tuple(scores.shape)} and {scores.dtype}")
-    index = target.dtype == torch.int64 and target.shape == scores.shape[:1]
-    if not index and not (target.is_floating_point() and target.shape == scores.shape):
+    one_of("map", map, MAPS)
+    margin = not_negative("margin", margin)
+    _check_kinds(scores, target)
+    on_cpu = scores.device.type == "cpu"
+    if on_cpu:
+        _check_target(scores.detach(), target.detach())
+    if scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.float()
+    if target.ndim == 2:
+        target = target.to(scores.dtype)
+    losses = row_losses(scores, target, map, margin)
+    # Values that are not allowed nearly always show in the losses, which are fewer than the scores.
+    if on_cpu and (map == "argmax" or not bool(losses.detach().isfinite().all())):
+        _check_scores(scores.detach(), target)
+    return losses
+
+
+def _check_kinds(scores: object, target: object) -> None:
+    floating = isinstance(scores, Tensor) and scores.is_floating_point()
+    if not isinstance(scores, Tensor) or not floating or scores.ndim != 2 or 0 in scores.shape:
+        raise ValueError(f"scores must be floating (r, c) with r, c >= 1, got {described(scores)}")
+    index = isinstance(target, Tensor) and target.dtype == torch.int64 and target.shape == scores.shape[:1]
+    soft = isinstance(target, Tensor) and target.is_floating_point() and target.shape == scores.shape
+    if not isinstance(target, Tensor) or not (index or soft):
         raise ValueError(
             f"target must be int64 (r,) or floating (r, c) with (r, c) = {tuple(scores.shape)}, "
-            f"got {tuple(target.shape)} and {target.dtype}"
+            f"got {described(target)}"
         )
-    if scores.dtype in (torch.float16, torch.bfloat16):
-        scores = scores.float()
+    if target.device != scores.device:
+        raise ValueError(f"target must be on {scores.device} as the scores are, got {target.device}")
+
+
+def _check_target(scores: Tensor, target: Tensor) -> None:
+    """ValueError unless the target has indices of candidates, or a distribution over some that take part."""
+    if target.ndim == 1:
+        most = scores.shape[1] - 1
+        outside = target[(target < 0) | (target > most)]
+        if len(outside):
+            raise ValueError(f"target must have indices from 0 to {most}, got {int(outside[0])}")
+        return
+    lowest = float(target.min())
+    if not lowest >= 0:
+        raise ValueError(f"target must have no entry below 0, got {lowest:g}")
+    total = target.sum(1, dtype=torch.float64)
+    half = target.dtype not in (torch.float32, torch.float64)
+    row = int((total - 1).abs().argmax())
+    if not abs(float(total[row]) - 1) <= WHOLE * (16 if half else 1):
+        raise ValueError(f"target must sum to 1 in every row, got {float(total[row]):g} in row {row}")
+    row_wise = ((target > 0) & (scores == -torch.inf)).any(1)
+    if bool(row_wise.any()):
+        raise ValueError(
+            "target must be 0 at excluded candidates, whose score is -inf, "
+            f"got more in row {int(row_wise.int().argmax())}"
+        )
+
+
+def _check_scores(scores: Tensor, target: Tensor) -> None:
+    """ValueError unless every row has a largest score that is finite, and a positive that takes part."""
+    check_largest(scores.amax(1))
+    if target.ndim == 1:
+        out = scores.gather(1, target[:, None]).squeeze(1) == -torch.inf
+        if bool(out.any()):
+            row = int(out.int().argmax())
+            raise ValueError(
+                f"target must not be an excluded candidate, whose score is -inf, got {int(target[row])} "
+                f"in row {row}"
+            )
+
+
+def row_losses(scores: Tensor, target: Tensor, map: str, margin: float = 0.0) -> Tensor:
+    """`fenchel_young` of scores in float32 or float64 and a target of their type, with nothing checked.
+
+    For objectives, which make both themselves. There may be no rows.
+
+    >>> row_losses(torch.zeros(1, 2), torch.tensor([0]), "sparsemax")
+    tensor([0.2500])
+    """
+    mapping = MAPS[map]
     if mapping.fit is None:
         return cast(Tensor, _FenchelYoung.apply(lower_positives(scores, target, margin), target, mapping))
     return cast(Tensor, _FittedFenchelYoung.apply(scores, target, mapping, margin))

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from counterpoint.objectives.checks import not_negative, positive
 from counterpoint.objectives.first_order import first_order
+from counterpoint.objectives.rows import products
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
@@ -41,7 +42,7 @@ class Linear:
     """
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        return x @ y.T
+        return products(x, y)
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class RBF:
         positive("sigma", self.sigma)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        return (x @ y.T).sub_(1).mul_(2 / self.sigma).exp_()
+        return products(x, y).sub_(1).mul_(2 / self.sigma).exp_()
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Polynomial:
         not_negative("offset", self.offset)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        return (x @ y.T + self.offset) ** self.degree
+        return (products(x, y) + self.offset) ** self.degree
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Tanh:
         positive("gamma", self.gamma)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        return (self.gamma * (x @ y.T)).tanh()
+        return (self.gamma * products(x, y)).tanh()
 
 
 @dataclass(frozen=True)

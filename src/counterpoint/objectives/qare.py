@@ -40,7 +40,7 @@ from torch import Tensor
 
 from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import MODERATE, check_views, moderate, one_of, sample_similarity
-from counterpoint.objectives.rows import shrunk
+from counterpoint.objectives.rows import products, shrunk
 from counterpoint.objectives.spectra import (
     cosine_spectrum,
     eigenvalues,
@@ -180,8 +180,8 @@ def _traces(views: Sequence[Tensor], options: _Options) -> list[Tensor] | None:
 
 def _crossings(u: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Sums over the samples: of the unit rows of each view, `(V, d)`, and U_A^T U_B of each pair of views."""
-    with torch.autocast(u[0].device.type, enabled=False):
-        return torch.stack([rows.sum(0) for rows in u]), torch.stack([a.T @ b for a, b in combinations(u, 2)])
+    crosses = [products(a.T, b.T) for a, b in combinations(u, 2)]
+    return torch.stack([rows.sum(0) for rows in u]), torch.stack(crosses)
 
 
 def _small_traces(centres: Tensor, crosses: Tensor, n: int, shift: float) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from counterpoint.objectives.base import Known, Log, Objective
 from counterpoint.objectives.checks import not_negative, one_of
-from counterpoint.objectives.fenchel_young import MAPS, fenchel_young, lower_positives, probability
+from counterpoint.objectives.fenchel_young import MAPS, lower_positives, probability, row_losses
 from counterpoint.objectives.rows import Rows, mean_of
 from counterpoint.objectives.simplex import row_blocks
 
@@ -44,7 +44,7 @@ class RowObjective(Objective):
 
     def losses(self, rows: Rows) -> Tensor:
         """The loss of each anchor, `(r,)`; the Fenchel-Young loss where a subclass says nothing else."""
-        return fenchel_young(rows.scores, rows.target, self.map, self.margin)
+        return row_losses(rows.scores, rows.target, self.map, self.margin)
 
     def reduce(self, losses: Tensor, count: float | None) -> Tensor:
         """From the losses of the anchors to a scalar: their mean, as by `Rows.mean`."""
@@ -65,7 +65,7 @@ class RowObjective(Objective):
         if self.margin == 0:
             return uniform_entropy(rows.candidates, self.map)
         alike = rows.scores.masked_fill(rows.scores > -math.inf, 0)
-        return rows.mean(fenchel_young(alike, rows.target, self.map, self.margin))
+        return rows.mean(row_losses(alike, rows.target, self.map, self.margin))
 
     @property
     def _map_repr(self) -> str:

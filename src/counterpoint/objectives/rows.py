@@ -84,7 +84,8 @@ def _unit(z: Tensor) -> Tensor:
     return z.div(length.masked_fill(length < SHORTEST, math.inf))
 
 
-def _products(a: Tensor, b: Tensor) -> Tensor:
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b.T, itself and its gradient in the type of a and b, under autocast too."""
     return cast(Tensor, _Products.apply(a, b))
 
 
@@ -125,8 +126,8 @@ def scores_all_views(views: Sequence[Tensor], tau: float, anchors: slice | None 
     """
     z, n = torch.cat(list(views)), len(views[0])
     if anchors is None or anchors == slice(0, n):
-        return _products(z / tau, z).fill_diagonal_(-math.inf)
-    scores = _products(torch.cat([view[anchors] for view in views]) / tau, z)
+        return products(z / tau, z).fill_diagonal_(-math.inf)
+    scores = products(torch.cat([view[anchors] for view in views]) / tau, z)
     return scores.scatter_(1, own_places(anchors, n, len(views), z.device), -math.inf)
 
 
@@ -146,10 +147,10 @@ def scores_across_views(
     some = anchors is not None and anchors != slice(0, len(views[0]))
     blocks = []
     for a, b in combinations(views, 2):
-        scores = _products((a[anchors] if some else a) / tau, b)
+        scores = products((a[anchors] if some else a) / tau, b)
         blocks.append(scores)
         if both_ways:
-            blocks.append(_products(b[anchors] / tau, a) if some else scores.T)
+            blocks.append(products(b[anchors] / tau, a) if some else scores.T)
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
@@ -157,7 +158,7 @@ def add_negatives(rows: Rows, anchors: Sequence[Tensor], negatives: Tensor | Non
     """The rows with further candidates `(m, d)` that are no positives; anchors: their vectors, in order."""
     if negatives is None or not len(negatives):
         return rows
-    scores = torch.cat([rows.scores, _products(torch.cat(list(anchors)) / tau, negatives)], 1)
+    scores = torch.cat([rows.scores, products(torch.cat(list(anchors)) / tau, negatives)], 1)
     target = rows.target
     if target.ndim == 2:
         target = torch.cat([target, target.new_zeros(len(target), len(negatives))], 1)

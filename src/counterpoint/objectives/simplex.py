@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from counterpoint.objectives.checks import described
 from counterpoint.objectives.first_order import first_order
 
 MAXIMA = 64
@@ -44,10 +45,11 @@ def sparsemax(scores: Tensor) -> Tensor:
     """The point of the simplex nearest to the scores, over the last dimension `(..., c)`.
 
     Differences of 1 or more from the largest score give a probability of exactly 0, as does a score of -inf.
-    Every row needs one finite score. Half precision is computed and returned in float32. The gradient can be
-    taken once, not twice.
+    Every row needs one finite score; a NaN gives a row of NaN. Half precision is computed and returned in
+    float32. The gradient can be taken once, not twice.
 
-    Raises ValueError on scores that are not floating or have no candidates.
+    Raises ValueError on scores that are not floating or have no candidates; on a CPU also on +inf, and on a
+    row of nothing but -inf.
 
     >>> sparsemax(torch.tensor([1.0, 0.5, 0.0, -torch.inf]))
     tensor([0.7500, 0.2500, 0.0000, 0.0000])
@@ -59,10 +61,11 @@ def entmax15(scores: Tensor) -> Tensor:
     """Entmax with exponent 1.5 over the last dimension `(..., c)`: between softmax and sparsemax.
 
     Differences of 2 or more from the largest score give a probability of exactly 0, as does a score of -inf.
-    Every row needs one finite score. Half precision is computed and returned in float32. The gradient can be
-    taken once, not twice.
+    Every row needs one finite score; a NaN gives a row of NaN. Half precision is computed and returned in
+    float32. The gradient can be taken once, not twice.
 
-    Raises ValueError on scores that are not floating or have no candidates.
+    Raises ValueError on scores that are not floating or have no candidates; on a CPU also on +inf, and on a
+    row of nothing but -inf.
 
     >>> entmax15(torch.tensor([1.0, 0.5, -1.0, -torch.inf]))
     tensor([0.6740, 0.3260, 0.0000, 0.0000])
@@ -75,14 +78,23 @@ At = Callable[[Tensor, Tensor], Tensor]
 
 
 def _probabilities(scores: Tensor, fit: Fit, at: At, root: Fit) -> Tensor:
-    if not scores.is_floating_point() or scores.ndim == 0 or scores.shape[-1] == 0:
-        raise ValueError(
-            f"scores must be floating (..., c) with c >= 1, got {tuple(scores.shape)} and {scores.dtype}"
-        )
-    if scores.dtype in (torch.float16, torch.bfloat16):
+    floating = isinstance(scores, Tensor) and scores.is_floating_point()
+    if not floating or scores.ndim == 0 or scores.shape[-1] == 0:
+        raise ValueError(f"scores must be floating (..., c) with c >= 1, got {described(scores)}")
+    if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     rows = scores.reshape(-1, scores.shape[-1])
     return cast(Tensor, _Map.apply(rows, fit, at, root)).reshape(scores.shape)
+
+
+def check_largest(top: Tensor) -> None:
+    """ValueError where a row's largest score is infinite. An accelerator is not waited for."""
+    if top.device.type == "cpu" and bool(top.isinf().any()):
+        row = int(top.isinf().int().argmax())
+        raise ValueError(
+            "scores must have one finite score in every row, and -inf for those excluded, "
+            f"got {float(top[row])} for the largest of row {row}"
+        )
 
 
 class _Map(torch.autograd.Function):
@@ -90,7 +102,9 @@ class _Map(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, fit: Fit, at: At, root: Fit) -> Tensor:
-        p = at(scores, fit(scores))
+        fitted = fit(scores)
+        check_largest(fitted[:, 0])
+        p = at(scores, fitted)
         ctx.save_for_backward(p)
         ctx.root = root
         return p

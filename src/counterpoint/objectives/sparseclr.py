@@ -79,7 +79,9 @@ def sparseclr(
 
 
 def _soft_across(similarity: Tensor, tau_s: float, scores: Tensor) -> Tensor:
-    return (similarity / tau_s).softmax(1).repeat(len(scores) // len(similarity), 1)
+    # The largest is taken off before the division, which could leave the range of numbers.
+    below = similarity - similarity.amax(1, keepdim=True)
+    return (below / tau_s).softmax(1).repeat(len(scores) // len(similarity), 1)
 
 
 class SparseCLR(StreamedObjective):

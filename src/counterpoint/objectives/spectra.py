@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.objectives.first_order import first_order
-from counterpoint.objectives.rows import SHORTEST
+from counterpoint.objectives.rows import SHORTEST, products
 
 
 def cosine_spectrum(z: Tensor, shift: float = 0.0, clamp_min: float | None = None) -> Tensor:
@@ -67,8 +67,7 @@ def shifted_cosines(u: Tensor, shift: float, clamp_min: float | None) -> Tensor:
     tensor([[2.0000, 0.5000],
             [0.5000, 2.0000]])
     """
-    with torch.autocast(u.device.type, enabled=False):
-        cosines = u @ u.T
+    cosines = products(u, u)
     return (cosines if clamp_min is None else cosines.clamp_min(clamp_min)) + shift
 
 

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from counterpoint.objectives.base import Known, Log
 from counterpoint.objectives.checks import not_negative, one_of, positive
-from counterpoint.objectives.fenchel_young import fenchel_young
+from counterpoint.objectives.fenchel_young import row_losses
 from counterpoint.objectives.row_objective import RowObjective, accuracy
 from counterpoint.objectives.rows import Rows, scores_across_views, target_across_views, unit_views
 
@@ -98,8 +98,8 @@ def _rows(views: Sequence[Tensor], known: Known = Known()) -> Rows:  # noqa: B00
 
 def _batch_hard(rows: Rows, margin: float, smoothing: float | None) -> Tensor:
     if smoothing is None:
-        return fenchel_young(rows.scores, rows.target, "argmax", margin)
-    return smoothing * fenchel_young(rows.scores / smoothing, rows.target, "softmax", margin / smoothing)
+        return row_losses(rows.scores, rows.target, "argmax", margin)
+    return smoothing * row_losses(rows.scores / smoothing, rows.target, "softmax", margin / smoothing)
 
 
 def _one_to_one(z: Sequence[Tensor], margin: float, anchors: slice) -> tuple[Tensor, Tensor]:
@@ -114,9 +114,11 @@ def _one_to_one(z: Sequence[Tensor], margin: float, anchors: slice) -> tuple[Ten
         gain = (a * (b[partner] - b)).sum(1)
         differs = (partner != torch.arange(len(a), device=a.device)).to(a.dtype)
         gain = gain + margin * differs
-        # 0 where the true matching is a best one, though rounding may say -1e-8; its subgradient is 0 there.
-        losses.append(gain[anchors].mean().masked_fill(gain.detach().mean() <= 0, 0))
-        moved.append(differs[anchors].mean())
+        # 0 where the true matching is a best one, though rounding may say -1e-8, or another as good be found:
+        # its subgradient is 0 there, and no sample is moved.
+        is_best = gain.detach().mean() <= 0
+        losses.append(gain[anchors].mean().masked_fill(is_best, 0))
+        moved.append(differs[anchors].mean().masked_fill(is_best, 0))
     return torch.stack(losses).mean(), torch.stack(moved).mean()
 
 

@@ -109,7 +109,7 @@ def rehearse(
     Nothing changes by it: no buffer, no random state. Returns what the objective logs.
     """
     spec = recipe.views.spec
-    ids = torch.arange(min(4, samples))
+    ids = torch.arange(min(4, samples, recipe.train.batch_size))
     texts = [encoder.text.tokenizer(["a word"])] if isinstance(encoder, TwoTowers) else []
     z = torch.randn(spec.count + len(texts), len(ids), 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -246,12 +246,19 @@ class Loop:
             left = clock.left(self.step, self.total)
             bar.epoch(epoch + 1, self.recipe.train.epochs, last.get("loss"), last.get("images_per_s"), left)
         if self.watch.skipped:
-            bar.say(f"skipped {self.watch.skipped} of {self.total} steps, whose loss was not finite")
+            bar.say(
+                f"skipped {self.watch.skipped} of {self.total} steps, whose loss was not finite "
+                "or whose batch was down to one sample"
+            )
         for line in left_out(self.source):
             bar.say(line)
 
     def _one_step(self, batch: Batch, everyone: Tensor, logged: bool) -> Row:
         """everyone: the ids of the batch over all processes."""
+        if len(everyone) == 1 < self.recipe.train.batch_size:
+            self.step += 1
+            self.watch.too_few(self.step, everyone)
+            return {}
         lr = self._rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)

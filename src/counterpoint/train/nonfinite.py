@@ -45,7 +45,8 @@ class FiniteLoss:
     """Watches the losses of a run.
 
     policy: "stop" raises ValueError after writing the dump; "skip" leaves the step out, says so and counts it
-        in `skipped`, and after 20 in a row it stops as well.
+        in `skipped`, and after 20 in a row it stops as well. Steps that have `too_few` samples are counted
+        there too, under both.
     folder: of the run; the dump is `nan-step-N` in it, and of several processes each writes its own share of
         the batch, `nan-step-N-process-K`. keys: of all samples, by id.
     trained: what the gradients are of, and whose buffers a skipped step must not change; with the objective
@@ -106,6 +107,14 @@ class FiniteLoss:
             f"samples {self._named(seen)}"
         )
         return False
+
+    def too_few(self, step: int, ids: Tensor) -> None:
+        """Leave out a step of whose batch broken pictures have left a single sample."""
+        self.skipped += 1
+        self._say(
+            f"step {step}: one sample is left of its batch, {self._keys[int(ids[0])]!r}, with nothing to be "
+            f"compared with, skipped ({self.skipped} so far)"
+        )
 
     def settle(self) -> None:
         """Before weights are saved: ValueError where the last step should not have changed them.
