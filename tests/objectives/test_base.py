@@ -140,6 +140,10 @@ def test_a_sum_needs_one_weight_per_term():
         WeightedSum([NTXent()], [1.0, 2.0])
     with pytest.raises(ValueError, match="got 0 terms"):
         WeightedSum([], [])
+    with pytest.raises(ValueError, match="weights must be finite, got a"):
+        WeightedSum([NTXent()], ["a"])
+    with pytest.raises(ValueError, match="terms of a sum must be objectives, got NTXent, Identity"):
+        WeightedSum([NTXent(), torch.nn.Identity()], [1.0, 2.0])
 
 
 @pytest.mark.parametrize("other", ["1", None, True, torch.nn.Identity()], ids=str)

@@ -47,6 +47,30 @@ def test_functions_check_their_numbers_too():
             call()
 
 
+@pytest.mark.parametrize("make", OBJECTIVES.values(), ids=OBJECTIVES)
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, lambda z: z.to(torch.float8_e4m3fn)])
+def test_views_are_dense_and_of_16_bits_or_more(make: type, change):
+    objective = make()
+    side = {"labels": torch.arange(4)} if "labels" in objective.requires else {}
+    side |= {"target": Z} if "target" in objective.requires else {}
+    with pytest.raises(
+        ValueError, match=r"must be dense and float16, bfloat16, .*got shape \(4, 4\) and torch"
+    ):
+        objective(change(Z), change(Z), **side)
+
+
+def test_a_sparse_target_is_refused():
+    with pytest.raises(ValueError, match=r"target must be a floating tensor of shape .* torch.sparse_coo"):
+        XCLR()(Z, Z, target=Z.to_sparse())
+
+
+def test_a_number_that_would_be_learned_is_refused():
+    # As a float it would stand still, with nothing said.
+    with pytest.raises(ValueError, match="tau must be a finite number above 0, got Parameter"):
+        NTXent(tau=torch.nn.Parameter(torch.tensor(0.5)))
+    assert NTXent(tau=torch.tensor(0.5)).tau == 0.5
+
+
 def test_reduction_must_be_known():
     with pytest.raises(ValueError, match="reduction must be one of log_mean, mean_log, got 'sum'"):
         NTXent(reduction="sum")

@@ -123,6 +123,8 @@ def test_target_gets_no_gradient():
         (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), "scores must be floating"),
         (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), r"with r, c >= 1, got shape \(0, 3\)"),
         (torch.zeros(2, 0), torch.zeros(2, 0), r"with r, c >= 1, got shape \(2, 0\)"),
+        (torch.eye(3).to_sparse(), torch.arange(3), "scores must be floating .* torch.sparse_coo"),
+        (torch.eye(3), torch.eye(3).to_sparse(), "target must be int64 .* torch.sparse_coo"),
         (np.zeros((2, 3)), torch.tensor([0, 1]), "scores must be floating .* got ndarray"),
         (torch.zeros(2, 3), np.array([0, 1]), "target must be int64 .* got ndarray"),
         (

@@ -163,6 +163,7 @@ NO_SCORES = [
     torch.zeros(2, 0),
     torch.tensor(1.0),
     np.zeros((2, 3)),
+    torch.eye(3).to_sparse(),
     [1.0, 2.0],
     None,
 ]

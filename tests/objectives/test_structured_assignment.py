@@ -238,6 +238,7 @@ def test_nan_gives_nan_and_not_an_error():
         ({"margin": -1}, "margin must be 0 or"),
         ({"smoothing": 0}, "smoothing must be a finite number above 0, got 0"),
         ({"mining": "one_to_one", "smoothing": 0.1}, "logarithm of a permanent.*got smoothing=0.1"),
+        ({"margin": 1e20, "smoothing": 1e-30}, r"at most 1e30 times smoothing, got 1e\+20 and 1e-30"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, float | str], words: str):

@@ -227,7 +227,8 @@ class WeightedSum(Objective):
     weighted sums over the terms, one that has none counting with its loss, and `kl` is the total less that
     entropy. The other keys are from the first term that has them.
 
-    Raises ValueError on no terms, a weight that is not finite, or not one weight per term.
+    Raises ValueError on no terms, one that is no objective, a weight that is not finite, or not one weight
+    per term.
 
     >>> from counterpoint.objectives import InfoNCE
     >>> total = WeightedSum([InfoNCE(tau=0.1), InfoNCE(tau=1.0)], [1.0, 0.5])
@@ -241,7 +242,10 @@ class WeightedSum(Objective):
             raise ValueError(
                 f"a sum needs one weight per term, got {len(terms)} terms and {len(weights)} weights"
             )
-        if not all(math.isfinite(w) for w in weights):
+        if not all(isinstance(term, Objective) for term in terms):
+            kinds = ", ".join(type(term).__name__ for term in terms)
+            raise ValueError(f"the terms of a sum must be objectives, got {kinds}")
+        if not all(isinstance(w, int | float) and math.isfinite(w) for w in weights):
             raise ValueError(f"weights must be finite, got {', '.join(str(w) for w in weights)}")
         self.terms = nn.ModuleList(terms)
         self.weights = tuple(float(w) for w in weights)

@@ -11,6 +11,7 @@ from torch import Tensor
 from counterpoint.objectives.tiles import Tiles, checked_tile
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MODERATE = 1000
 """Beside a number beyond it a cosine in float32 keeps fewer than four digits."""
 
@@ -55,8 +56,11 @@ def moderate(name: str, value: float) -> float:
 
 
 def _number(value: object) -> float:
-    """A number as a float; NaN for what is none, such as text, True or several numbers."""
-    if isinstance(value, bool | str | bytes):
+    """A number as a float; NaN for what is none, such as text, True or several numbers.
+
+    Nor is a tensor that wants a gradient, which a float would not give it.
+    """
+    if isinstance(value, bool | str | bytes) or getattr(value, "requires_grad", False):
         return math.nan
     try:
         return float(value)  # type: ignore[arg-type]
@@ -98,6 +102,11 @@ def check_views(objective: str, views: Sequence[Tensor], fewest: int) -> None:
                 f"{objective}: view {i} must be a floating tensor (n, d) with n >= 1 and d >= 1, got shape "
                 f"{tuple(z.shape)} and {z.dtype}; labels, target and ids are given by name"
             )
+        if not is_dense(z):
+            raise ValueError(
+                f"{objective}: view {i} must be dense and float16, bfloat16, float32 or float64, "
+                f"got {described(z)}"
+            )
     if len({tuple(z.shape) for z in views}) > 1:
         shapes = ", ".join(str(tuple(z.shape)) for z in views)
         raise ValueError(f"{objective}: all views must have the same shape (n, d), got {shapes}")
@@ -129,7 +138,7 @@ def sample_similarity(
     if isinstance(values, Tiles) and not isinstance(values, Tensor):
         values = whole_rows(name, values, like, slice(0, n) if anchors is None else anchors)
     rows = n if anchors is None else anchors.stop - anchors.start
-    fits = isinstance(values, Tensor) and values.is_floating_point() and values.shape in {(n, n), (rows, n)}
+    fits = isinstance(values, Tensor) and is_dense(values) and values.shape in {(n, n), (rows, n)}
     if not isinstance(values, Tensor) or not fits:
         graph = "; a similarity graph gives it by graph.batch(ids)" if hasattr(values, "batch") else ""
         or_rows = "" if rows == n else f", or ({rows}, {n}) for the anchors alone"
@@ -166,7 +175,22 @@ def check_finite(name: str, values: Tensor) -> None:
         )
 
 
+def is_dense(values: Tensor) -> bool:
+    """Whether a tensor is floating, of 16 bits or more, and holds all its entries.
+
+    >>> is_dense(torch.eye(2)), is_dense(torch.eye(2).to_sparse()), is_dense(torch.eye(2).int())
+    (True, False, False)
+    """
+    return values.dtype in FLOATS and values.layout == torch.strided
+
+
 def described(values: object) -> str:
+    """Shape and type of a tensor, for messages; of anything else its kind.
+
+    >>> described(torch.eye(2).to_sparse()), described([1.0])
+    ('shape (2, 2) and torch.float32, torch.sparse_coo', 'list')
+    """
     if isinstance(values, Tensor):
-        return f"shape {tuple(values.shape)} and {values.dtype}"
+        layout = "" if values.layout == torch.strided else f", {values.layout}"
+        return f"shape {tuple(values.shape)} and {values.dtype}{layout}"
     return type(values).__name__

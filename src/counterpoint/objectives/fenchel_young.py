@@ -37,7 +37,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.checks import described, not_negative, one_of
+from counterpoint.objectives.checks import described, is_dense, not_negative, one_of
 from counterpoint.objectives.first_order import first_order
 from counterpoint.objectives.simplex import (
     check_largest,
@@ -141,11 +141,10 @@ def fenchel_young(scores: Tensor, target: Tensor, map: str = "softmax", margin: 
 
 
 def _check_kinds(scores: object, target: object) -> None:
-    floating = isinstance(scores, Tensor) and scores.is_floating_point()
-    if not isinstance(scores, Tensor) or not floating or scores.ndim != 2 or 0 in scores.shape:
+    if not isinstance(scores, Tensor) or not is_dense(scores) or scores.ndim != 2 or 0 in scores.shape:
         raise ValueError(f"scores must be floating (r, c) with r, c >= 1, got {described(scores)}")
     index = isinstance(target, Tensor) and target.dtype == torch.int64 and target.shape == scores.shape[:1]
-    soft = isinstance(target, Tensor) and target.is_floating_point() and target.shape == scores.shape
+    soft = isinstance(target, Tensor) and is_dense(target) and target.shape == scores.shape
     if not isinstance(target, Tensor) or not (index or soft):
         raise ValueError(
             f"target must be int64 (r,) or floating (r, c) with (r, c) = {tuple(scores.shape)}, "

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.checks import check_views, sample_integers
+from counterpoint.objectives.checks import check_views, is_dense, sample_integers
 from counterpoint.objectives.first_order import first_order
 
 SHORTEST = 1e-12
@@ -169,7 +169,7 @@ def unit_negatives(negatives: Tensor | None, like: Tensor) -> Tensor | None:
     """Further candidates `(m, d)` as unit vectors of the type of `like` `(n, d)`, without a gradient."""
     if negatives is None:
         return None
-    fits = isinstance(negatives, Tensor) and negatives.ndim == 2 and negatives.is_floating_point()
+    fits = isinstance(negatives, Tensor) and negatives.ndim == 2 and is_dense(negatives)
     if not fits or negatives.shape[1] != like.shape[1] or negatives.device != like.device:
         got = (
             f"{tuple(negatives.shape)}, {negatives.dtype}, {negatives.device}"

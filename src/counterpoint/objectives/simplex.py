@@ -24,7 +24,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.checks import described
+from counterpoint.objectives.checks import described, is_dense
 from counterpoint.objectives.first_order import first_order
 
 MAXIMA = 64
@@ -78,8 +78,7 @@ At = Callable[[Tensor, Tensor], Tensor]
 
 
 def _probabilities(scores: Tensor, fit: Fit, at: At, root: Fit) -> Tensor:
-    floating = isinstance(scores, Tensor) and scores.is_floating_point()
-    if not floating or scores.ndim == 0 or scores.shape[-1] == 0:
+    if not isinstance(scores, Tensor) or not is_dense(scores) or scores.ndim == 0 or scores.shape[-1] == 0:
         raise ValueError(f"scores must be floating (..., c) with c >= 1, got {described(scores)}")
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()

@@ -65,7 +65,7 @@ def structured_assignment(
     >>> structured_assignment(a, b, margin=0), structured_assignment(a, b, mining="one_to_one", margin=0)
     (tensor(0.4500), tensor(0.4000))
     """
-    _check(mining, smoothing)
+    smoothing = _check(mining, margin, smoothing)
     margin = not_negative("margin", margin)
     if mining == "one_to_one":
         z = _units(views)
@@ -73,7 +73,7 @@ def structured_assignment(
     return _batch_hard(_rows(views), margin, smoothing).mean()
 
 
-def _check(mining: str, smoothing: float | None) -> float | None:
+def _check(mining: str, margin: float, smoothing: float | None) -> float | None:
     one_of("mining", mining, MININGS)
     if smoothing is None:
         return None
@@ -82,7 +82,10 @@ def _check(mining: str, smoothing: float | None) -> float | None:
             "smoothing is for mining='batch_hard': with 'one_to_one' it is the logarithm of a permanent, "
             f"which is #P-hard; got smoothing={smoothing!r}"
         )
-    return positive("smoothing", smoothing)
+    number = positive("smoothing", smoothing)
+    if not_negative("margin", margin) / number > 1e30:
+        raise ValueError(f"margin must be at most 1e30 times smoothing, got {margin!r} and {smoothing!r}")
+    return number
 
 
 def _units(views: Sequence[Tensor]) -> list[Tensor]:
@@ -176,7 +179,7 @@ class StructuredAssignment(RowObjective):
         self, mining: str = "batch_hard", margin: float = 0.2, smoothing: float | None = None
     ) -> None:
         super().__init__("argmax", margin)
-        self.smoothing = _check(mining, smoothing)
+        self.smoothing = _check(mining, margin, smoothing)
         self.mining = mining
 
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:

@@ -109,7 +109,7 @@ def rehearse(
     Nothing changes by it: no buffer, no random state. Returns what the objective logs.
     """
     spec = recipe.views.spec
-    ids = torch.arange(min(4, samples, recipe.train.batch_size))
+    ids = torch.arange(min(4, samples))
     texts = [encoder.text.tokenizer(["a word"])] if isinstance(encoder, TwoTowers) else []
     z = torch.randn(spec.count + len(texts), len(ids), 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -255,7 +255,7 @@ class Loop:
 
     def _one_step(self, batch: Batch, everyone: Tensor, logged: bool) -> Row:
         """everyone: the ids of the batch over all processes."""
-        if len(everyone) == 1 < self.recipe.train.batch_size:
+        if len(everyone) == 1:  # of two or more
             self.step += 1
             self.watch.too_few(self.step, everyone)
             return {}
