@@ -231,6 +231,17 @@ def test_a_batch_that_is_down_to_one_sample_is_passed_over_and_counted(tmp_path)
         assert same(end | {"seconds": 0}, again | {"seconds": 0})
 
 
+def test_first_samples_of_different_labels_do_not_refuse_a_run_of_one_view(tmp_path):
+    one_view = recipe(
+        data={"seed": 1},
+        views={"count": 1},
+        objective={"name": "supcon"},
+        train={"epochs": 1, "log_every": 3},
+    )
+    assert len(set(load_splits(one_view.data).train.column().values[:4].tolist())) == 4
+    assert end_state(fit(one_view, tmp_path, console=quiet()))["step"] == 3
+
+
 def test_clipping_and_lars(tmp_path):
     optim = {"name": "lars", "lr": 0.1, "lr_scaling": "sqrt", "clip": 0.5, "warmup_epochs": 1}
     run = fit(recipe(optim=optim), tmp_path, console=quiet())

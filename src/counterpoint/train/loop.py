@@ -112,9 +112,13 @@ def rehearse(
     ids = torch.arange(min(4, samples))
     texts = [encoder.text.tokenizer(["a word"])] if isinstance(encoder, TwoTowers) else []
     z = torch.randn(spec.count + len(texts), len(ids), 8, generator=torch.Generator().manual_seed(0))
+    side = relations.batch(ids, torch.device("cpu"))
+    if "labels" in side:
+        # That no label repeats among the first few samples says nothing of a batch.
+        side["labels"] = torch.zeros_like(side["labels"])
     with torch.no_grad():
         encoder.eval()(torch.zeros(1, 3, spec.size, spec.size), *texts)
-        _, log = objective.with_log(*z, **relations.batch(ids, torch.device("cpu")))
+        _, log = objective.with_log(*z, **side)
     return list(log)
 
 
