@@ -165,6 +165,8 @@ def tiny(root):
 
 def test_tiny_imagenet_layout(tmp_path):
     train, val, test = (folder(tiny(tmp_path), split=split) for split in ("train", "val", "test"))
+    assert list(train.column().ids) == ["n01", "n02", "n03"]
+    assert list(val.subset([0]).column().ids) == ["n01", "n02", "n03"]
     assert train.column().names == ["crane, bird", "goldfish", "crane, machine"]
     assert train.keys[0] == "train/n01/images/n01_0.JPEG"
     assert train.column().values.tolist() == [0, 1, 2]

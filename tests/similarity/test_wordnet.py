@@ -9,6 +9,8 @@ import pytest
 import torch
 from real_data import real_data
 
+from counterpoint.data.samples import Labels, Samples
+from counterpoint.similarity.build_files import wordnet
 from counterpoint.similarity.taxonomy import Taxonomy
 from counterpoint.similarity.wordnet import NOUN_DEPTH, WordNet, read_senses
 
@@ -123,6 +125,28 @@ def test_where_wordnet_is_looked_for(tmp_path, monkeypatch):
         WordNet.read(tmp_path)
     with pytest.raises(ValueError, match="there is no folder or file"):
         WordNet.read(tmp_path / "absent")
+
+
+def test_ids_that_the_data_has_choose_the_sense(tmp_path):
+    (tmp_path / "data.noun").write_text(DATA)
+    values = torch.tensor([0, 1])
+
+    def graph(ids, **arguments):
+        labels = Labels(values, ["chap", "domestic dog"], ids=ids)
+        samples = Samples("made", ["a", "b"], lambda i: None, labels={"label": labels})
+        return wordnet(samples, path=str(tmp_path), **arguments).batch(values)[0, 1]
+
+    with pytest.raises(ValueError, match="'chap' has 2 senses"):
+        graph(None)
+    # From Laika to the dog it is one step, from the dull man three, by way of entity and animal.
+    assert graph(["n02099999", "n02084071"]) == pytest.approx(1 / 2)
+    assert graph(["n10114209", "n02084071"]) == pytest.approx(1 / 4)
+    # Folders are not always called by ids, and what is asked for comes first.
+    with pytest.raises(ValueError, match="'chap' has 2 senses"):
+        graph(["chaps", "dogs"])
+    senses = tmp_path / "senses.json"
+    senses.write_text('{"chap": "n02099999"}')
+    assert graph(["n10114209", "n02084071"], senses=str(senses)) == pytest.approx(1 / 2)
 
 
 def test_a_hypernym_that_is_missing_is_named():

@@ -143,7 +143,7 @@ def side_by_side(samples: Mapping[str, Samples]) -> Samples:
         raise ValueError(f"two cameras of {', '.join(samples)} have a sample with the same key")
     places = [(part, i) for part in parts for i in range(len(part))]
     labels = {
-        name: Labels(torch.cat([part.labels[name].values for part in parts]), first.names)
+        name: replace(first, values=torch.cat([part.labels[name].values for part in parts]))
         for name, first in parts[0].labels.items()
         if all(name in part.labels and list(part.labels[name].names) == list(first.names) for part in parts)
     }

@@ -150,7 +150,7 @@ def _renamed(labels: Labels, file: Path) -> Labels:
             f"{file} has no name for the class {missing[0]!r} "
             f"({len(missing)} of {len(labels.names)} classes missing)"
         )
-    return Labels(labels.values, [readable[name] for name in labels.names])
+    return Labels(labels.values, [readable[name] for name in labels.names], ids=labels.names)
 
 
 def _readable_names(file: Path) -> dict[str, str]:
@@ -183,7 +183,7 @@ def _tiny_imagenet_labels(root: Path, split: str | None, files: Sequence[str]) -
         if first not in ("", "images") and first not in number:
             raise ValueError(f"{root / split / file}: {first!r} is not in wnids.txt")
         values.append(number.get(first, annotations.get(name, UNLABELLED)))
-    return {"label": Labels(torch.tensor(values), _words(root / "words.txt", wnids))}
+    return {"label": Labels(torch.tensor(values), _words(root / "words.txt", wnids), ids=wnids)}
 
 
 def _annotations(file: Path, number: Mapping[str, int], files: Sequence[str]) -> dict[str, int]:

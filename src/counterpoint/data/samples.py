@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from PIL import Image
@@ -18,10 +18,12 @@ class Labels:
 
     values: `(n,)` int64, `UNLABELLED` (-1) where a sample has none.
     names: one name per class, in label order.
+    ids: what a taxonomy calls each class, where the source knows: WordNet's ids, say.
     """
 
     values: Tensor
     names: Sequence[str]
+    ids: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.values.is_floating_point() or self.values.dtype == torch.bool:
@@ -33,6 +35,8 @@ class Labels:
                 f"label {int(self.values.max())} has no class name: {len(self.names)} names are given, "
                 "and labels count from 0"
             )
+        if self.ids is not None and len(self.ids) != len(self.names):
+            raise ValueError(f"{len(self.ids)} ids for {len(self.names)} names of classes")
         if len(self.values) and int(self.values.min()) < UNLABELLED:
             raise ValueError(f"label {int(self.values.min())} is not allowed: use {UNLABELLED} for no label")
 
@@ -109,7 +113,7 @@ class Samples:
             name=self.name,
             keys=[self.keys[i] for i in chosen],
             picture=lambda i: self.picture(chosen[i]),
-            labels={k: Labels(v.values[chosen], v.names) for k, v in self.labels.items()},
+            labels={k: replace(v, values=v.values[chosen]) for k, v in self.labels.items()},
             captions=None if self.captions is None else [self.captions[i] for i in chosen],
             tensor=None if self.tensor is None else self.tensor[chosen],
             all_captions=None if self.all_captions is None else [self.all_captions[i] for i in chosen],

@@ -151,7 +151,7 @@ def _imagenet(dataset: Any, root: Path, split: str) -> Samples:
         name=f"imagenet/{split}",
         keys=keys,
         picture=partial(file_picture, root, keys),
-        labels={"label": Labels(torch.tensor(dataset.targets), _first_words(dataset.classes))},
+        labels={"label": Labels(torch.tensor(dataset.targets), _first_words(dataset.classes), dataset.wnids)},
     )
 
 

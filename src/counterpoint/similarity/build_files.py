@@ -44,10 +44,15 @@ def wordnet(
     senses: str | None = None,
     column: str | None = None,
 ) -> SimilarityGraph:
-    """`TaxonomyGraph` of a label column, whose class names are nouns or ids of WordNet."""
+    """`TaxonomyGraph` of a label column, whose class names are nouns or ids of WordNet.
+
+    Where the data has the ids of its classes, as ImageNet and Tiny ImageNet do, `senses` is not needed.
+    """
     _, labels = find_column(samples, column, "wordnet")
     net = load_wordnet(path)
-    classes = net.find(labels.names, None if senses is None else read_senses(senses))
+    ids = () if labels.ids is None else zip(labels.names, labels.ids, strict=True)
+    known = {name: wnid for name, wnid in ids if wnid in net.hypernyms}
+    classes = net.find(labels.names, known | ({} if senses is None else read_senses(senses)))
     kinds = net.taxonomy(classes)
     name = f"WordNet ({measure})"
     return TaxonomyGraph(labels.values, classes, kinds, measure, order=net.order(), name=name)
