@@ -247,9 +247,12 @@ def recipes_copy(recipe: RecipeArg, to: Annotated[Path, typer.Argument(help="the
 
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--seeds takes whole numbers with commas between them, got {text!r}") from None
+    if min(seeds) < 0:
+        raise ValueError(f"--seeds takes numbers from 0, got {min(seeds)}")
+    return seeds
 
 
 def _print_results(results: list[Result]) -> None:

@@ -75,6 +75,7 @@ def build(
     if table is not None:
         if text is None:
             raise ValueError("--table needs --text, the column to encode")
+        _no_changes(changes, "--table")
         name, (keys, texts) = table.name, text_table(table, text, key)
         templates = template or ["{}"]
     else:
@@ -191,6 +192,11 @@ def inspect(
     print(f"page: {page}")
 
 
+def _no_changes(changes: list[str] | None, what: str) -> None:
+    if changes:
+        raise ValueError(f"{changes[0]!r} changes the data that --data names, and {what} has none")
+
+
 def _samples(data: str, split: str, changes: list[str]) -> Samples:
     from counterpoint.train.named_data import named_data, open_split
 
@@ -202,18 +208,27 @@ def _graph(
 ) -> tuple[SimilarityGraph, Samples | None]:
     """A graph and the samples it is of, where they are known."""
     from counterpoint.similarity.store import EmbeddingStore
-    from counterpoint.train.recipe import load_recipe
+    from counterpoint.train.recipe import find_recipes, load_recipe
     from counterpoint.train.setup import load_graph, load_splits
 
     if Path(words).is_dir():
         store = EmbeddingStore.open(words)
         if data is None:
+            _no_changes(changes, "a store alone")
             return store.graph(), None
         samples = _samples(data, split, changes)
         return store.graph_of(samples), samples
     if data is not None:
         raise ValueError(f"--data goes with a store: {words} is a recipe, or not there")
+    try:
+        find_recipes(words)
+    except ValueError as error:
+        raise ValueError(f"there is no store {words}, and {error}") from None
     recipe = load_recipe(words, changes)
+    if recipe.data.streamed:
+        raise ValueError(
+            f"recipe {words} reads a stream, which has no list of samples: name its store instead"
+        )
     graph = load_graph(recipe)
     if graph is None:
         raise ValueError(

@@ -168,6 +168,7 @@ def test_recipes(counterpoint, tmp_path):
         (("report", "absent"), ("no run",)),
         (("compare", "demo", "--seeds", "0,0"), ("seeds", "0, 0")),
         (("compare", "demo", "--seeds", "a"), ("'a'",)),
+        (("compare", "demo", "--seeds=0,-1"), ("from 0", "-1")),
         (("compare", "optim.lr=1"), ("name at least one recipe",)),
         (("compare", "demo", "demo/xclr"), ("same name, xclr", "`name: ...`")),
         (("compare", "demo", "demo/xclr", "--dry-run"), ("same name, xclr",)),

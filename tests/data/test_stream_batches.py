@@ -136,6 +136,23 @@ def test_or_stops_the_run(damaged):
         list(source(damaged, samples=24, workers=2).epoch(0))
 
 
+def test_a_lane_whose_only_shard_is_bad_goes_on_with_the_others(tmp_path):
+    paths = write_shards(tmp_path, shards=3, each=8)
+    paths[1].write_bytes(b"")
+    whole = source(tmp_path, samples=24, on_error="skip")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches = list(whole.epoch(0))
+        assert equal(
+            list(source(tmp_path, samples=24, on_error="skip", workers=3).epoch(0, start=3)), batches[3:]
+        )
+    assert [len(batch.ids) for batch in batches] == [4] * 6
+    assert {key.split("/")[0] for batch in batches for key in batch.keys} == {"made-00000", "made-00002"}
+    assert list(whole.broken) == [str(paths[1])]
+    with pytest.raises(ValueError, match=r"made-00001.tar cannot be read.*on_error='skip' leaves out"):
+        list(source(tmp_path, samples=24).epoch(0))
+
+
 @pytest.mark.parametrize("resample", [False, True])
 def test_shards_without_a_sample_end_the_run(tmp_path, monkeypatch, resample):
     monkeypatch.setattr(streams.time, "sleep", lambda seconds: None)
@@ -171,6 +188,9 @@ def test_ids_are_rows_of_a_store(folder):
     skipping = source(folder, rows=rows, on_error="skip")
     kept = [key for batch in skipping.epoch(0) for key in batch.keys]
     assert (len(kept), skipping.skipped) == (47, [gone])
+    table.clear()
+    with pytest.raises(ValueError, match=r"no sample of a batch of 4 .*; the last: the store lacks 'made-"):
+        list(source(folder, rows=rows, on_error="skip").epoch(0))
 
 
 def test_tokens_are_those_of_the_captions(folder):

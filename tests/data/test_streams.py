@@ -107,6 +107,18 @@ def test_commands_that_fail(made):
     assert raws == read(made[0])[0][: len(raws)] != []
 
 
+def test_a_later_try_that_ends_sooner_gives_nothing_twice(made, tmp_path):
+    whole, _ = read(made[0])
+    for soon in range(2048, 8192, 512):
+        flag = tmp_path / f"tried-{soon}"
+        cut = f"head -c 9000 {made[0]}"
+        raws, faults = read(
+            f"pipe:if [ -e {flag} ]; then head -c {soon} {made[0]}; else touch {flag}; {cut}; fi", tries=2
+        )
+        assert raws == whole[: len(raws)] != []
+        assert len(faults) == 1
+
+
 def test_a_file_cut_anywhere_never_passes_for_a_whole_one(made):
     whole, _ = read(made[0])
     with tarfile.open(made[0]) as tar:

@@ -124,6 +124,8 @@ def test_shuffling_a_graph_is_shuffling_its_labels():
         (lambda: float("nan") * InstanceGraph(2), "weights must be finite, got nan"),
         (lambda: InstanceGraph(2).clip(1, 0), "low <= high, got low=1 and high=0"),
         (lambda: InstanceGraph(2).clip(float("nan")), "low <= high"),
+        (lambda: InstanceGraph(2).clip(float("inf")), "a finite value to keep, got low=inf and high=inf"),
+        (lambda: InstanceGraph(2).clip(high=-float("inf")), "a finite value to keep"),
         (lambda: InstanceGraph(2) ** 0, "exponent must be a finite number above 0, got 0"),
         (lambda: InstanceGraph(2).at_least(float("inf")), "least must be a finite number"),
         (lambda: ShuffledGraph(InstanceGraph(2), 1.1), r"share must lie in \[0, 1\], got 1\.1"),

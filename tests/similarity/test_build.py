@@ -226,6 +226,9 @@ def test_damaged_arrays_are_named(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name} cannot be read: "):
             build("matrix", path=str(tmp_path / name))
+    (tmp_path / "keys.txt").write_bytes(b"a\n\xff\n")
+    with pytest.raises(ValueError, match=r"keys\.txt is not UTF-8"):
+        build("vectors", path=str(FILES / "vectors.npy"), keys=str(tmp_path / "keys.txt"))
     np.savez(tmp_path / "two.npz", a=np.eye(4), b=np.eye(4))
     with pytest.raises(ValueError, match="must hold one array beside keys, it holds a, b"):
         build("matrix", path=str(tmp_path / "two.npz"))

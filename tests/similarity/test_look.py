@@ -6,6 +6,7 @@ import pytest
 import torch
 from pictures import refused
 
+from counterpoint.report.similarity_page import write_similarity_page
 from counterpoint.similarity import EmbeddingGraph, InstanceGraph, LabelGraph
 from counterpoint.similarity.look import look_at, target_of
 
@@ -82,3 +83,18 @@ def test_what_cannot_be_looked_at(graph):
         look_at(graph, [16, 1])
     with refused("tau_s"):
         look_at(graph, [16], tau_s=[0.0])
+
+
+def test_similarities_above_1_are_not_taken_for_1():
+    graph = 2 * LabelGraph(torch.arange(40) // 4) + InstanceGraph(40)
+    look = look_at(graph, [40])
+    assert look.equal == 0
+    assert [pair.similarity for pair in look.most] == [2.0, 0.0]
+
+
+def test_keys_of_files_that_are_not_utf8_are_shown(tmp_path):
+    graph = InstanceGraph(4)
+    page = write_similarity_page(
+        graph, look_at(graph, [4]), tmp_path / "page.html", key=lambda row: f"bild-\udcff-{row}.png"
+    )
+    assert "bild-\\udcff-0.png" in page.read_text(encoding="utf-8")

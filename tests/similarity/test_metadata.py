@@ -39,6 +39,8 @@ def test_the_bandwidth_is_the_median_distance():
     # Of many samples a spread of 2,048 is enough.
     many = torch.rand(100_000, generator=torch.Generator().manual_seed(0))
     assert median_distance(many) == pytest.approx(1 - math.sqrt(0.5), abs=0.02)
+    # The last of these rows is no float32.
+    assert median_distance(torch.ones(2**24 + 4)) == 1.0
 
 
 def test_seconds_of_a_date_are_told_apart():

@@ -44,6 +44,7 @@ def test_a_batch_is_a_block_of_the_edges_in_a_loop():
     ids = torch.tensor([3, 29, 0, 3, 17, 17, 5])
     assert torch.equal(graph.batch(ids), dense[ids][:, ids])
     assert torch.equal(graph.between(ids[:2], torch.arange(30)), dense[ids[:2]])
+    assert graph.between(ids, ids[:0]).shape == (7, 0)
     assert SparseGraph(rows[:0], columns[:0], n=3).batch(torch.arange(3)).equal(torch.eye(3))
 
 

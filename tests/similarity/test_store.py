@@ -176,6 +176,17 @@ def test_what_opening_checks_and_what_it_leaves_to_the_full_check(copy):
         opened.check()
 
 
+def test_an_index_that_points_outside_is_refused_before_it_is_used(copy):
+    file = copy / files.INDEX
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + b"\x01")  # the highest byte of the last row
+    opened = EmbeddingStore.open(copy)
+    for make in (opened.graph, lambda: opened.graph(KEYS), lambda: opened.graph_of(samples())):
+        with refused("damaged", "index.npy names rows"):
+            make()
+    assert len(opened.graph(KEYS[:5])) == 5
+
+
 def test_a_store_cut_short_is_refused_at_once(copy):
     for name in (files.VECTORS, files.INDEX, files.KEYS):
         content = (copy / name).read_bytes()
@@ -193,6 +204,7 @@ def test_a_store_cut_short_is_refused_at_once(copy):
     [
         ({"version": 2}, "version"),
         ({"samples": 0}, "samples"),
+        ({"samples": 201}, "index.npy has 200 rows"),
         ({"extra": 1}, "extra"),
         ({"files": {}}, "must list"),
     ],
@@ -289,3 +301,44 @@ def test_a_file_that_was_cut_while_it_is_read(made, tmp_path):
     assert np.array_equal(reader.read(np.array([3])), whole[[3]])
     with pytest.raises(ValueError, match=r"cut.npy is damaged: it has \d+ of \d+ bytes"):
         reader.read(np.array([3, 149]))
+
+
+def test_other_vectors_of_ones_own_are_never_taken_for_those_that_are_there(tmp_path):
+    g = torch.Generator().manual_seed(1)
+    z, other = torch.randn(50, 8, generator=g), torch.randn(50, 8, generator=g)
+    keys = [str(i) for i in range(50)]
+    store = write_store(tmp_path / "a", z, keys, name="mine", chunk_rows=16)
+    assert write_store(tmp_path / "a", z, keys, name="mine", chunk_rows=16).manifest == store.manifest
+    changed = z.clone()
+    changed[40] = other[40]
+    for vectors, rows in (
+        (other, "rows 0 to 15"),
+        (changed, "rows 32 to 47"),
+        (other[:, :4], "rows 0 to 15"),
+    ):
+        with refused("another store", "the vectors of", rows, "--overwrite"):
+            write_store(tmp_path / "a", vectors, keys, name="mine", chunk_rows=16)
+    want = write_store(tmp_path / "a", other, keys, name="mine", chunk_rows=16, overwrite=True)
+
+    def fails(start, stop):
+        if start:
+            raise RuntimeError("stop")
+        return z[start:stop]
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_store(tmp_path / "b", fails, keys, name="mine", chunk_rows=16)
+    assert write_store(tmp_path / "b", other, keys, name="mine", chunk_rows=16).manifest == want.manifest
+    with pytest.raises(RuntimeError, match="stop"):
+        write_store(tmp_path / "c", fails, keys, name="mine", chunk_rows=16)
+    assert write_store(tmp_path / "c", other[:, :4], keys, name="mine", chunk_rows=16).manifest.width == 4
+
+
+def test_class_names_as_a_table_has_them_are_those_of_the_data(tmp_path):
+    labels = Labels(torch.arange(N) % 2, ["violin", "school_bus"])
+    texts = [["violin", "school_bus"][i % 2] for i in range(N)]
+    build_store(tmp_path / "s", KEYS, texts, encoder=Hashed(), text="kind")
+    section = Similarity(graph="store", path=str(tmp_path / "s"))
+    assert section.build(samples(None, labels={"kind": labels})).batch(torch.arange(4))[1, 3] == 1
+    other = Labels(labels.values, ["violin", "bus"])
+    with refused("100 of 200 differ", "'bus'"):
+        section.build(samples(None, labels={"kind": other}))

@@ -346,3 +346,58 @@ def test_the_manifest_says_how_it_was_made(whole):
     size = 16 * 16 * 2
     want = [hashlib.sha256(vectors[i : i + size]).hexdigest() for i in range(0, len(vectors), size)]
     assert content.decode().split() == want
+
+
+def test_what_a_write_leaves_that_was_killed_is_no_hindrance(tmp_path, whole):
+    for name in (".index.npy.part", ".manifest.json.part", ".done-0.txt.part"):
+        folder = tmp_path / name.strip(".")
+        stopped(folder, 3)
+        (folder / name).write_bytes(b"half")
+        build(folder)
+        assert hashes(folder) == hashes(whole)
+
+
+def test_files_that_only_have_the_names_of_a_store_are_not_replaced(tmp_path, whole):
+    for names in (["vectors.npy"], ["index.npy"], ["keys.bin", "vectors.npy"]):
+        folder = tmp_path / "-".join(names)
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_bytes(b"mine")
+        with refused("without a manifest.json", names[0], "--overwrite"):
+            build(folder)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == dict.fromkeys(names, b"mine")
+        build(folder, overwrite=True)
+        assert hashes(folder) == hashes(whole)
+    # What a build leaves that was killed before it had written its plan.
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    for name in ("keys.bin", "key_ends.npy"):
+        (begun / name).write_bytes(b"half")
+    build(begun)
+    assert hashes(begun) == hashes(whole)
+
+
+def test_a_log_or_a_plan_that_is_spoilt(tmp_path, whole):
+    folder = tmp_path / "store"
+    stopped(folder, 4)
+    with (folder / "done-0.txt").open("ab") as log:
+        log.write(b"\x00\x00\n7 x y\n\xff\n")
+    encoder = Hashed()
+    build(folder, encoder)
+    assert len(encoder.texts) == N - 4 * 16
+    assert hashes(folder) == hashes(whole)
+    stopped(tmp_path / "other", 4)
+    (tmp_path / "other" / "building.json").write_text('{"data": 1')
+    with refused("building.json cannot be read", "--overwrite"):
+        build(tmp_path / "other")
+
+
+def test_every_kind_of_encoder_has_a_revision(tmp_path):
+    model = save_tiny_encoder(tmp_path / "model")
+    pooled = [f"hf:{model}?pooling={how}" for how in ("mean", "cls")]
+    known = {name: SentenceEncoder(name) for name in ("minilm", "static", str(model), *pooled)}
+    assert all(len(encoder.revision) == 64 for encoder in known.values())
+    assert known["static"].revision == known["minilm"].revision
+    assert known[pooled[0]].revision == known[str(model)].revision
+    store = build_store(tmp_path / "s", ["a", "b"], ["a dog", "a bus"], encoder="static")
+    assert store.manifest.encoder == "static"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tar_shards import write_shards
 
 from counterpoint.cli import main
+from counterpoint.similarity import EmbeddingStore
 
 PAGE = Path(__file__).parents[2] / "docs" / "similarity-store.md"
 
@@ -63,9 +65,15 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
         (("build", "--out", "s", "--data", "source: shapes", "--text", "smell"), ("smell", "object")),
         (("info", "absent"), ("there is no store absent",)),
         (("merge", "a", "b", "--out", "c"), ("there is no store a",)),
-        (("inspect", "absent/x"), ("absent/x",)),
+        (("inspect", "absent/x"), ("there is no store absent/x, and unknown recipe",)),
+        (("inspect", "xclr/cc3m"), ("xclr/cc3m reads a stream", "its store")),
+        (("inspect", "t.csv"), ("there is no store t.csv",)),
         (("inspect", "demo/simclr", "--batch-sizes", "many"), ("--batch-sizes", "many")),
         (("inspect", "demo/simclr"), ("no similarity section",)),
+        (
+            ("build", "--out", "s", "--table", "t.csv", "--text", "path", "data.limit=3"),
+            ("data.limit=3", "--table"),
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(tmp_path, monkeypatch, capsys, words, parts):
@@ -80,3 +88,19 @@ def test_mistakes_are_one_line_and_exit_2(tmp_path, monkeypatch, capsys, words, 
     for part in parts:
         assert part in err
     assert not Path("s").exists()
+
+
+def test_the_shards_of_a_stream_are_built_without_a_holdout(tmp_path, monkeypatch, capsys):
+    """As docs/captions.md and the recipes for CC3M and CC12M have it."""
+    monkeypatch.chdir(tmp_path)
+    write_shards(tmp_path / "data" / "cc3m", shards=2, each=4)
+    page = PAGE.with_name("captions.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^\$ (counterpoint similarity build .*)$", page, re.M)
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code, capsys.readouterr().err
+    assert len(EmbeddingStore.open("data/cc3m-store")) == 8
+    for name in ("cc3m", "cc12m"):
+        recipe = (PAGE.parents[1] / "recipes" / "xclr" / f"{name}.yaml").read_text(encoding="utf-8")
+        assert f"path: data/{name}, train: null, on_error: skip" in recipe

@@ -72,3 +72,14 @@ def test_another_store_in_the_way(tmp_path, overwrite):
     else:
         with refused("holds another store", "samples: 90 against 10"):
             merge_stores(tmp_path / "all", parts)
+
+
+def test_a_damaged_part_is_not_merged(tmp_path):
+    parts = [part(tmp_path / "a", 0, 40), part(tmp_path / "b", 40, 90)]
+    file = parts[0].path / "vectors.npy"
+    content = bytearray(file.read_bytes())
+    content[128 + 2 * 16 * 12] ^= 1  # neither in the first chunk nor in the last
+    file.write_bytes(content)
+    with refused("damaged", "rows 8 to 15"):
+        merge_stores(tmp_path / "all", parts)
+    assert not (tmp_path / "all").exists()

@@ -158,6 +158,7 @@ def test_every_file_form_gives_the_same_taxonomy(tmp_path):
         ("a.yaml", "a: [true]", "a name is text, got True under 'a'"),
         ("a.yaml", "a: 1.5", "'a' must hold names or nothing, got 1.5"),
         ("a.parquet", "x", "not a Parquet file"),
+        ("a.yaml", "a: &x {b: *x}", "has a cycle: b -> b"),
     ],
 )
 def test_bad_files_are_named(tmp_path, name, text, words):

@@ -101,12 +101,20 @@ def test_missing_and_ambiguous_names_are_named(tmp_path):
         ("x.tsv", "wnid\tlemmas\n", "lacks the column 'hypernyms'"),
         ("x.tsv", "wnid\tlemmas\thypernyms\nn1\t\t\n", "row 1 has no wnid or no lemmas"),
         ("x.tsv", "wnid\tlemmas\thypernyms\n", "has no rows"),
+        ("x.tsv", "wnid\tlemmas\thypernyms\nn1\t" + "x" * 200_000 + "\t\n", r"x\.tsv is not a table"),
     ],
 )
 def test_bad_files_are_named(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=words):
         WordNet.read(tmp_path if name == "data.noun" else tmp_path / name)
+
+
+def test_files_that_are_not_utf8_are_named(tmp_path):
+    for name, head in (("data.noun", b""), ("x.tsv", b"wnid\tlemmas\thypernyms\n")):
+        (tmp_path / name).write_bytes(head + b"\xff\xfe")
+        with pytest.raises(ValueError, match=f"{name} is not UTF-8"):
+            WordNet.read(tmp_path if name == "data.noun" else tmp_path / name)
 
 
 def test_where_wordnet_is_looked_for(tmp_path, monkeypatch):

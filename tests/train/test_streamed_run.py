@@ -9,11 +9,13 @@ from rich.console import Console
 from short_runs import quiet
 from tar_shards import server, write_shards
 
+from counterpoint.similarity import EmbeddingStore, ShuffledGraph, build_store
 from counterpoint.train.checkpoint import checkpoints, load_checkpoint
 from counterpoint.train.compare import measure
 from counterpoint.train.log import read_metrics
 from counterpoint.train.loop import fit
 from counterpoint.train.recipe import override, parse_recipe
+from counterpoint.train.sources import _store
 
 PLAIN = {
     "name": "stream",
@@ -110,3 +112,15 @@ def test_what_is_refused_leaves_no_folder(folder, tmp_path, words, message):
     with pytest.raises(ValueError, match=message):
         fit(recipe(folder, *words), tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
+
+
+def test_noise_is_in_the_graph_of_a_stream_too(folder, tmp_path):
+    build_store(tmp_path / "store", [str(i) for i in range(40)], [f"text {i}" for i in range(40)])
+    words = ["objective={name: xclr}", "views.count=2", "model.text=null"]
+    store = f"similarity={{graph: store, path: {tmp_path / 'store'}, noise: 0.5, noise_seed: 3}}"
+    graph, _ = _store(recipe(folder, *words, store))
+    assert isinstance(graph, ShuffledGraph)
+    ids = torch.arange(40)
+    clean = EmbeddingStore.open(tmp_path / "store").graph()
+    assert torch.equal(graph.sources, ShuffledGraph(clean, 0.5, 3).sources)
+    assert torch.equal(graph.batch(ids), clean.batch(graph.sources))

@@ -33,6 +33,7 @@ def plain(name="plain"):
         ("objective.tau_s=0.05,0.1", ("objective.tau_s", [0.05, 0.1])),
         ("data.limit=10,null", ("data.limit", [10, None])),
         ("similarity.graph=instance, label", ("similarity.graph", ["instance", "label"])),
+        ("objective.tau_s=1e-3,2.5e-1,1E+0", ("objective.tau_s", [0.001, 0.25, 1.0])),
         ("model.head=[[16], [16, 8]]", ("model.head", [[16], [16, 8]])),
         ("similarity=[{graph: instance},{graph: class, encoder: static}]",
          ("similarity", [{"graph": "instance"}, {"graph": "class", "encoder": "static"}])),
@@ -42,7 +43,9 @@ def test_values_are_yaml(word, wanted):
     assert parse_vary(word) == wanted
 
 
-@pytest.mark.parametrize("word", ["objective.tau_s", "=1,2", "a=", "a=1", "a=1,1", "a=[{graph: ,"])
+@pytest.mark.parametrize(
+    "word", ["objective.tau_s", "=1,2", "a=", "a=1", "a=1,1", "a=[{graph: ,", "a=[{1: 2, b: 3}, 1]"]
+)
 def test_words_that_vary_nothing_are_refused(word):
     with pytest.raises(ValueError, match="--vary"):
         parse_vary(word)
@@ -103,6 +106,16 @@ def test_a_recipe_without_the_key_stays_as_it_is():
         ([recipe()], "optim.speed=1,2", "speed"),
         ([recipe()], "similarity.graph=label,no_such", "no_such"),
         ([recipe()], "optim.lr=0.1,fast", "optim.lr"),
+        ([recipe()], "similarity.graph=[{graph: label}, {graph: instance}]", "similarity.graph"),
+        ([recipe()], "similarity.graph=[[label], [instance]]", "similarity.graph"),
+        ([recipe()], "seed=1,2", "same runs again: give the seeds as --seeds"),
+        ([recipe()], "name=a,b", "same runs again"),
+        ([recipe()], "expect.top=1,2", "same runs again"),
+        (
+            [recipe()],
+            "similarity=[{graph: vectors, path: a/x.npy}, {graph: vectors, path: b/x.npy}]",
+            "would both be called 'x-vectors-x'",
+        ),
     ],
 )
 def test_what_no_recipe_takes_is_refused(recipes, word, message):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoint.data.batches import (
@@ -42,7 +43,8 @@ class StreamSource:
     and the lanes take turns at making a batch. Which samples a batch has, their captions and their random
     views are functions of seed, epoch, step and the number of processes; the number of workers changes
     nothing.
-    Going through the shards in rounds, a lane that has come to the end of its own begins anew.
+    Going through the shards in rounds, a lane that has come to the end of its own begins anew. One whose own
+    shards have no sample at all, such as a single one that cannot be read, goes on with all shards.
 
     spec: how views are drawn. batch_size: samples per step, over all processes.
     share: (k, m) makes this the k-th of m processes, k from 0, which read different shards.
@@ -125,7 +127,7 @@ class StreamSource:
         )
         for packed in watched(loader):
             self._settle(packed.faults)
-            ids, kept = self._ids(packed.keys)
+            ids, kept = self._ids(packed.keys, packed.faults)
             if not len(kept):
                 raise ValueError(
                     f"no sample of a batch of {self.size} of data {self.stream.name!r} can be used"
@@ -156,8 +158,8 @@ class StreamSource:
                 self.broken[fault.shard] = fault.reason
                 warnings.warn(fault.reason, stacklevel=2)
 
-    def _ids(self, keys: Sequence[str]) -> tuple[Tensor, list[int]]:
-        """The ids of those samples that have one, and their places in the batch."""
+    def _ids(self, keys: Sequence[str], faults: list[Fault]) -> tuple[Tensor, list[int]]:
+        """The ids of samples that have one, and their places in the batch; the others join the faults."""
         if self.rows is None:
             return torch.tensor([_number(key) for key in keys], dtype=torch.int64), list(range(len(keys)))
         try:
@@ -170,8 +172,9 @@ class StreamSource:
             try:
                 ids.append(int(self.rows([key])[0]))
                 kept.append(place)
-            except ValueError:
+            except ValueError as error:
                 self._skipped[key] = None
+                faults.append(Fault(key, str(error)))
         return torch.tensor(ids, dtype=torch.int64), kept
 
 
@@ -237,12 +240,20 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
             draws = (int(random.integers(len(self.stream.urls))) for _ in itertools.count())
             return _shuffled(self._shards(draws, len(self.stream.urls)), size, random)
         order = np.random.default_rng([SHARDS, self.seed, self.epoch]).permutation(len(self.stream.urls))
-        own = order[reader :: processes * self.lanes]
-        # A round is emptied out of the buffer before the next begins, so that each has every sample once.
-        return itertools.chain.from_iterable(
-            _shuffled(self._shards(random.permutation(own).tolist(), len(own)), size, random)
-            for _ in itertools.count()
-        )
+        return self._rounds(order, order[reader :: processes * self.lanes], size, random)
+
+    def _rounds(
+        self, order: NDArray[np.int64], own: NDArray[np.int64], size: int, random: np.random.Generator
+    ) -> Iterator[Raw | Fault]:
+        """The samples of a lane's own shards, round after round; of all shards where its own have none."""
+        while True:
+            try:
+                # The buffer is emptied before the next round begins, so that each has every sample once.
+                yield from _shuffled(self._shards(random.permutation(own).tolist(), len(own)), size, random)
+            except _Dry:
+                if len(own) == len(order):
+                    raise
+                own = order
 
     def _shards(self, places: Iterable[int], patience: int) -> Iterator[Raw | Fault]:
         """The samples of these shards; a fault of its own where so many after each other have none."""

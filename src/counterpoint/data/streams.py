@@ -139,16 +139,18 @@ def read_shard(url: str, name: str, tries: int = 4, timeout: float = 30.0) -> It
     tries = tries if _is_remote(url) else 1
     given = 0
     for number in range(1, tries + 1):
+        seen = 0  # in this try
         try:
-            for place, sample in enumerate(_samples(url, name, timeout)):
-                if place >= given:
+            for sample in _samples(url, name, timeout):
+                seen += 1
+                if seen > given:
                     given += 1
                     yield sample
             return
         except _EarlyError as early:
             last = number == tries or not early.again
             if last:
-                if early.pending is not None:
+                if early.pending is not None and seen == given:
                     given += 1
                     yield early.pending
                 yield Fault(None, _early(url, number, given, early.reason), url)

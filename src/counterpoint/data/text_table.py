@@ -17,9 +17,10 @@ def text_table(path: str | Path, text: str, key: str | None = None) -> tuple[lis
     path: a `.csv` or `.tsv` file with a header, a `.jsonl` file with one object per line (each of these may
         be packed as `.gz`), or a `.parquet` file.
     text, key: the columns of the texts and of the keys; without a key rows are called by their number from 0.
-        Numbers become text. A null is the empty text.
+        Numbers become text. A null is the empty text. White space around a text is left out, but that of
+        Parquet is kept: as the data sources `table` and `parquet` have it.
 
-    Raises ValueError for a column that is not there, and a file that cannot be read.
+    Raises ValueError for a column that is not there or comes twice, and a file that cannot be read.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "captions.csv"
@@ -42,9 +43,14 @@ def text_table(path: str | Path, text: str, key: str | None = None) -> tuple[lis
     for column in (text, key):
         if column is not None and column not in table.column_names:
             raise ValueError(f"{file} has no column {column!r}: {hint(column, table.column_names)}")
-    texts = _strings(table[text])
-    keys = [str(row) for row in range(len(texts))] if key is None else _strings(table[key])
-    return keys, texts
+        if table.column_names.count(column) > 1:
+            raise ValueError(f"{file} has two columns {column!r}")
+    try:
+        texts = _strings(table[text])
+        keys = [str(row) for row in range(len(texts))] if key is None else _strings(table[key])
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} has a text that is not UTF-8: {error.reason}") from None
+    return keys, texts if suffix == ".parquet" else [one.strip() for one in texts]
 
 
 def _read(file: Path, suffix: str) -> Any:

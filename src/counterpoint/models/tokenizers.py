@@ -115,8 +115,10 @@ def padded(rows: Sequence[Sequence[int]], pad: int, max_length: int) -> Tensor:
     >>> padded([[5], [6, 7]], pad=0, max_length=4)
     tensor([[5, 0, 0, 0],
             [6, 7, 0, 0]])
+    >>> padded([[]], pad=0, max_length=4)
+    tensor([[0, 0, 0, 0]])
     """
-    longest = max(len(row) for row in rows)
+    longest = max(1, *(len(row) for row in rows))  # a tokenizer without marks leaves nothing of some texts
     length = min(-(-longest // MULTIPLE) * MULTIPLE, max_length)
     tokens = torch.full((len(rows), length), pad, dtype=torch.int64)
     for i, row in enumerate(rows):

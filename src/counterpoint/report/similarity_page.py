@@ -80,7 +80,8 @@ def write_similarity_page(
         "unread": unread,
         "settings": {**(settings or {}), "samples": look.samples, "counterpoint": __version__},
     }  # fmt: skip
-    write_whole(out, template("similarity.html.jinja").render(**context).encode("utf-8"))
+    # Names of files that are not UTF-8 come as lone surrogates.
+    write_whole(out, template("similarity.html.jinja").render(**context).encode("utf-8", "backslashreplace"))
     return out
 
 

@@ -77,7 +77,7 @@ class ProductGraph(SimilarityGraph):
 class ClippedGraph(SimilarityGraph):
     """A graph with its values kept between two numbers, the diagonal too; `graph.clip(0, 1)` writes one.
 
-    Raises ValueError where low is above high, or either is not a number.
+    Raises ValueError where low is above high, either is not a number, or every value would be infinite.
 
     >>> from counterpoint.similarity import EmbeddingGraph
     >>> graph = EmbeddingGraph(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])).clip(0, 1)
@@ -89,6 +89,8 @@ class ClippedGraph(SimilarityGraph):
         # Also refuses NaN, which compares with nothing.
         if not low <= high:
             raise ValueError(f"clip needs low <= high, got low={low} and high={high}")
+        if low == math.inf or high == -math.inf:
+            raise ValueError(f"clip needs a finite value to keep, got low={low} and high={high}")
         self.graph, self.low, self.high = graph, float(low), float(high)
         self.name = f"{_factor(graph)}, clipped to {low:g} .. {high:g}"
 

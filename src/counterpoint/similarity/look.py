@@ -17,7 +17,7 @@ ANCHORS = 512
 PAIR_SAMPLES = 4096
 TILE = 512
 BINS = 60
-EQUAL = 1 - 1e-6
+EQUAL = 1e-6  # as far from 1 a similarity may be that counts as 1
 SAME_VALUE = 1e-5
 TAU_S = tuple(float(f"{10**x:.3g}") for x in np.linspace(math.log10(0.02), 0, 28))
 
@@ -123,7 +123,7 @@ def look_at(
         edges=edges.astype(np.float64),
         counts=counts.astype(np.float64),
         mean=float(known.mean(dtype=np.float64)),
-        equal=float((known >= EQUAL).mean()),
+        equal=float((np.abs(known - 1) <= EQUAL).mean()),
         most=tuple(found[True]),
         least=tuple(found[False]),
         softness=softness,
@@ -147,9 +147,9 @@ def _above(graph: SimilarityGraph, rows: Tensor, columns: Tensor, mirror: bool) 
 
 
 def _extremes(value: Tensor, rows: Tensor, columns: Tensor, count: int, largest: bool) -> list[Pair]:
-    """The pairs of a tile with the largest or smallest values below 1, one pair for each value."""
+    """The pairs of a tile with the largest or smallest values, 1 left out, one pair for each value."""
     worst = -torch.inf if largest else torch.inf
-    ranked = value.masked_fill(value.isnan() | (value >= EQUAL), worst).flatten()
+    ranked = value.masked_fill(value.isnan() | ((value - 1).abs() <= EQUAL), worst).flatten()
     out: list[Pair] = []
     # Pairs of the same two classes have one value; each pass takes one of them and leaves the others out.
     for _ in range(count):

@@ -94,7 +94,8 @@ def median_distance(values: Tensor) -> float:
     """
     known = values[~values.isnan()].double()
     if len(known) > SAMPLED:
-        known = known[torch.linspace(0, len(known) - 1, SAMPLED).long()]
+        # In float64: float32 rounds the last of 20 million rows to one that is not there.
+        known = known[torch.linspace(0, len(known) - 1, SAMPLED, dtype=torch.float64).long()]
     if len(known) < 2:
         return 1.0
     distance = torch.pdist(known[:, None], p=1).median()

@@ -142,7 +142,7 @@ class SparseGraph(SimilarityGraph):
         lines = self.matrix[rows.cpu().numpy()]
         # Each stored edge of these rows, at the place of its column among the wanted ones, if it is one.
         place = np.searchsorted(wanted, lines.indices).clip(max=len(wanted) - 1)
-        kept = wanted[place] == lines.indices if len(wanted) else np.zeros(0, dtype=bool)
+        kept = wanted[place] == lines.indices if len(wanted) else np.zeros(len(place), dtype=bool)
         line = np.repeat(np.arange(len(rows)), np.diff(lines.indptr))
         block = np.zeros((len(rows), len(wanted)), dtype=np.float32)
         block[line[kept], place[kept]] = lines.data[kept]

@@ -136,6 +136,10 @@ class EmbeddingStore:
         with (folder / VECTORS).open("rb") as file_of_vectors:
             if file_of_vectors.read(len(vector_header(1, 1))) != vector_header(m.distinct, m.width):
                 raise ValueError(f"store {folder} is damaged: {VECTORS} has another header")
+        if (found := len(open_ints(folder / INDEX))) != m.samples:
+            raise ValueError(
+                f"store {folder} is damaged: {INDEX} has {found} rows, and {MANIFEST} {m.samples} samples"
+            )
         sums = store._sums()
         store._check_chunks(sums, sorted({0, len(sums) - 1}))
         return store
@@ -182,12 +186,9 @@ class EmbeddingStore:
 
         Raises ValueError that counts and names keys the store lacks.
         """
-        index = open_ints(self.path / INDEX)
-        if keys is not None:
-            if not len(keys):
-                raise ValueError("keys has no entry: at least one sample is needed")
-            index = index[self.rows(keys)]
-        return StoreGraph(self, torch.from_numpy(np.array(index, dtype=np.int64)))
+        if keys is not None and not len(keys):
+            raise ValueError("keys has no entry: at least one sample is needed")
+        return StoreGraph(self, torch.from_numpy(self._index(None if keys is None else self.rows(keys))))
 
     def graph_of(self, samples: Samples) -> StoreGraph:
         """The similarity graph of a data set, in its order.
@@ -196,12 +197,17 @@ class EmbeddingStore:
         they are others by now: how many, and the first.
         """
         m = self.manifest
-        rows = self.rows(samples.keys)
-        index = np.asarray(open_ints(self.path / INDEX)[rows], dtype=np.int64)
+        index = self._index(self.rows(samples.keys))
         has = samples.captions is not None if m.text == "caption" else m.text in samples.labels
         if has and m.encoder != OWN_VECTORS:
             texts = texts_of(samples, m.text)[1]
-            bad = (open_ints(self.path / TEXTS)[index] != text_hashes(texts)).any(axis=1)
+            stored = open_ints(self.path / TEXTS)[index]
+            bad = (stored != text_hashes(texts)).any(axis=1)
+            if bad.any() and m.text != "caption":
+                # `build --table` takes class names as they are written.
+                labels = samples.labels[m.text]
+                written = [labels.names[label] for label in labels.values.tolist()]
+                bad &= (stored != text_hashes(written)).any(axis=1)
             if bad.any():
                 first = int(bad.argmax())
                 raise ValueError(
@@ -210,6 +216,14 @@ class EmbeddingStore:
                     f"{samples.keys[first]!r}, now {texts[first][:80]!r}: build the store again"
                 )
         return StoreGraph(self, torch.from_numpy(index))
+
+    def _index(self, rows: Ints | None) -> Ints:
+        """Which of the vectors these samples have, or all."""
+        stored = open_ints(self.path / INDEX)
+        index = np.array(stored if rows is None else stored[rows], dtype=np.int64)
+        if index.min() < 0 or index.max() >= self.manifest.distinct:
+            raise ValueError(f"store {self.path} is damaged: {INDEX} names rows that {VECTORS} does not have")
+        return index
 
     def _sums(self) -> list[str]:
         """The hash of each chunk, checked against the manifest."""

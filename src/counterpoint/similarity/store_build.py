@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from counterpoint.similarity.store import OWN_VECTORS, EmbeddingStore, Plan
 from counterpoint.similarity.store_encode import SentenceEncoder, TextEncoder, encode_rows
-from counterpoint.similarity.store_files import Ints, keys_digest, text_hashes
+from counterpoint.similarity.store_files import keys_digest, text_hashes, texts_digest
 from counterpoint.similarity.store_write import Contents, Progress, write_contents
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def build_store(
         templates=templates,
         chunk_rows=chunk_rows,
         keys_sha256=keys_digest(keys),
-        texts_sha256=_digest(hashes, index),
+        texts_sha256=texts_digest(hashes, index),
     )
     contents = Contents(
         plan, keys, index, hashes, lambda start, stop: encode_rows(known, distinct[start:stop], templates)
@@ -106,6 +105,9 @@ def write_store(
 
     vectors: `(n, d)`, or a function of start and stop that gives these rows, for more than memory holds.
     name: what they are called.
+
+    A complete store that is there must have these vectors, which are compared with it. One that was
+    interrupted is written from the start.
 
     Raises ValueError as `build_store` does.
 
@@ -132,7 +134,7 @@ def write_store(
         templates=("{}",),
         chunk_rows=chunk_rows,
         keys_sha256=keys_digest(keys),
-        texts_sha256=_digest(hashes, index),
+        texts_sha256=texts_digest(hashes, index),
     )
 
     def unit(start: int, stop: int) -> NDArray[np.float16]:
@@ -169,9 +171,3 @@ def _check_texts(keys: Sequence[str], texts: Sequence[str]) -> None:
             raise ValueError(
                 f"the text of {keys[row]!r} (sample {row}) is not Unicode: {error.reason} at {error.start}"
             ) from None
-
-
-def _digest(hashes: NDArray[np.uint64], index: Ints) -> str:
-    digest = hashlib.sha256(hashes.tobytes())
-    digest.update(index.astype("<i8").tobytes())
-    return digest.hexdigest()

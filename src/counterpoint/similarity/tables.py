@@ -135,7 +135,10 @@ def read_rows(path: str | Path, keys_path: str | Path | None) -> tuple[NDArray[A
         lines = Path(keys_path).expanduser()
         if not lines.is_file():
             raise ValueError(f"there is no file of keys {lines}")
-        keys = lines.read_text(encoding="utf-8").splitlines()
+        try:
+            keys = lines.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{lines} is not UTF-8: {error.reason} at byte {error.start}") from None
     if keys is not None and len(keys) != len(array):
         raise ValueError(f"{file} has {len(array)} rows, but there are {len(keys)} keys")
     return array, keys

@@ -46,8 +46,12 @@ def _nested(file: Path) -> dict[str, list[str]]:
     parents: dict[str, list[str]] = {}
     # A stack, not recursion: a chain of a thousand kinds is a valid file.
     stack: list[tuple[Any, str | None]] = [(tree, None)]
+    done: dict[tuple[int, str | None], Any] = {}  # a part of YAML may hold itself
     while stack:
         part, parent = stack.pop()
+        if (id(part), parent) in done:
+            continue
+        done[id(part), parent] = part
         inside = part.items() if isinstance(part, dict) else [(one, None) for one in part]
         for name, below in inside:
             if isinstance(name, dict) and below is None and not isinstance(part, dict):

@@ -48,14 +48,20 @@ class WordNet:
         Raises ValueError where there is none, and by line where a file is not of that form.
         """
         folder = _find() if path is None else Path(path).expanduser()
+        file, read = folder, _read_table
         if folder.is_dir():
             file = folder / "data.noun" if (folder / "data.noun").is_file() else folder / "dict" / "data.noun"
             if not file.is_file():
                 raise ValueError(f"{folder} has no data.noun: it is not a folder of WordNet")
-            return cls(*_read_data(file))
-        if not folder.is_file():
+            read = _read_data
+        elif not folder.is_file():
             raise ValueError(f"there is no folder or file {folder}")
-        return cls(*_read_table(folder))
+        try:
+            return cls(*read(file))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from None
+        except csv.Error as error:
+            raise ValueError(f"{file} is not a table: {error}") from None
 
     def taxonomy(self, wnids: Sequence[str]) -> Taxonomy:
         """The part of WordNet above these synsets, with WordNet's own depth."""

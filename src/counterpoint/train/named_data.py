@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from counterpoint.data import SOURCES, Samples
+from counterpoint.data import SOURCES, STREAMS, Samples
 from counterpoint.train.recipe import Data, load_recipe, override, parse_data
 
 
@@ -23,7 +23,11 @@ def named_data(words: str, overrides: Sequence[str] = ()) -> Data:
     if ": " not in words and not words.lstrip().startswith("{"):
         return load_recipe(words, overrides).data
     flow = words.strip() if words.lstrip().startswith("{") else f"{{{words}}}"
-    return parse_data(override({}, [f"data={flow}", *overrides]).get("data"), "--data")
+    given = override({}, [f"data={flow}", *overrides]).get("data")
+    if isinstance(given, dict) and given.get("source") not in STREAMS:
+        # Of two splits one is opened: whether they are apart does not matter.
+        given = {"holdout": 0.5, **given}
+    return parse_data(given, "--data")
 
 
 def open_split(data: Data, split: str) -> Samples:

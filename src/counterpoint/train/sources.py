@@ -16,7 +16,7 @@ from counterpoint.evaluate.features import frozen
 from counterpoint.models.encoder import Encoder
 from counterpoint.models.towers import TwoTowers
 from counterpoint.objectives import Objective
-from counterpoint.similarity import SimilarityGraph
+from counterpoint.similarity import ShuffledGraph, SimilarityGraph
 from counterpoint.train.recipe import Data, Recipe
 from counterpoint.train.setup import Relations, Say, Splits, check_columns, load_graph, load_splits
 
@@ -110,7 +110,10 @@ def _store(recipe: Recipe) -> tuple[SimilarityGraph | None, Rows | None]:
     from counterpoint.similarity.store import EmbeddingStore
 
     store = EmbeddingStore.open(similarity.arguments["path"])
-    return store.graph(), lambda keys: torch.from_numpy(store.rows(keys))
+    graph: SimilarityGraph = store.graph()
+    if similarity.noise:
+        graph = ShuffledGraph(graph, similarity.noise, similarity.noise_seed)
+    return graph, lambda keys: torch.from_numpy(store.rows(keys))
 
 
 def evaluation_splits(recipe: Recipe, say: Say = print) -> Splits:

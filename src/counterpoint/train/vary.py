@@ -23,6 +23,12 @@ from counterpoint.train.recipe import Recipe, override, parse_recipe
 
 PLAN = "ablation.json"
 NUMBERS = "ablation.csv"
+POWER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+UNVARIED = {
+    "seed": "give the seeds as --seeds",
+    "name": "a run is named by what is varied",
+    "expect": "no run depends on it",
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,12 @@ def parse_vary(word: str) -> tuple[str, list[Any]]:
         values = yaml.safe_load(text if text.startswith("[") else f"[{text}]")
     except yaml.YAMLError:
         raise ValueError(f"--vary {word!r}: the values are not valid YAML") from None
-    told = [json.dumps(value, sort_keys=True, default=str) for value in values]
+    # YAML takes 1e-3 for a text, where it has no point.
+    values = [float(v) if isinstance(v, str) and POWER.fullmatch(v) else v for v in values]
+    try:
+        told = [json.dumps(value, sort_keys=True, default=str) for value in values]
+    except TypeError:
+        raise ValueError(f"--vary {word!r}: the keys of a block must be texts") from None
     if len(values) < 2 or len(set(told)) < len(told):
         raise ValueError(f"--vary {key} takes two or more different values, got {text}")
     return key, values
@@ -85,6 +96,9 @@ def vary(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Varied]:
     keys = [key for key, _ in asked]
     if len(set(keys)) < len(keys):
         raise ValueError(f"--vary names a key twice: {', '.join(keys)}")
+    for key in keys:
+        if (first := key.split(".")[0]) in UNVARIED:
+            raise ValueError(f"--vary {key} would give the same runs again: {UNVARIED[first]}")
     made: list[Varied] = []
     for recipe in recipes:
         own = [(key, values) for key, values in asked if _has(recipe, key)]
@@ -96,7 +110,20 @@ def vary(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Varied]:
             # Trying it says best what is wrong with it.
             _changed(recipes[0], {key: dict(asked)[key][0]})
             raise ValueError(f"--vary {key}: no recipe uses it ({', '.join(r.name for r in recipes)})")
+    _check_names(made)
     return made
+
+
+def _check_names(made: Sequence[Varied]) -> None:
+    """ValueError where two values of one recipe are written alike in the names of its runs."""
+    first: dict[tuple[str, str], Varied] = {}
+    for one in made:
+        other = first.setdefault((one.base, one.recipe.name), one)
+        if other is not one and other.values != one.values:
+            raise ValueError(
+                f"--vary: runs of {other.told()} and of {one.told()} would both be called "
+                f"{one.recipe.name!r}: compare them by two commands, each with an --out of its own"
+            )
 
 
 def _has(recipe: Recipe, key: str) -> bool:
@@ -119,7 +146,12 @@ def _changed(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     plain = recipe.resolved()
     for key, value in values.items():
         given = value
-        if key == "similarity.graph" and value in GRAPHS and plain.get("similarity"):
+        if (
+            key == "similarity.graph"
+            and isinstance(value, str)
+            and value in GRAPHS
+            and plain.get("similarity")
+        ):
             takes = {*inspect.signature(GRAPHS[value]).parameters, "noise", "noise_seed"}
             key, given = "similarity", {k: v for k, v in plain["similarity"].items() if k in takes}
             given["graph"] = value
