@@ -250,8 +250,9 @@ def _seeds(text: str) -> list[int]:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--seeds takes whole numbers with commas between them, got {text!r}") from None
-    if min(seeds) < 0:
-        raise ValueError(f"--seeds takes numbers from 0, got {min(seeds)}")
+    for seed in seeds:
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"--seeds takes numbers from 0 to 2^63 - 1, got {seed}")
     return seeds
 
 

@@ -154,7 +154,7 @@ def inspect(
     batch_sizes: Annotated[
         str, typer.Option(help="comma-separated numbers of samples per batch")
     ] = "256,1024,4096",
-    seed: Annotated[int, typer.Option(help="of the samples that are drawn")] = 0,
+    seed: Annotated[int, typer.Option(help="of the samples that are drawn", min=0, max=2**63 - 1)] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the page that tau_s is chosen by: similarities, pairs, and how soft the target is.
@@ -165,6 +165,8 @@ def inspect(
     from counterpoint.similarity.look import look_at
     from counterpoint.similarity.store import EmbeddingStore
 
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: --out is the page to write")
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: replace it with --overwrite, or give another --out")
     try:

@@ -169,6 +169,7 @@ def test_recipes(counterpoint, tmp_path):
         (("compare", "demo", "--seeds", "0,0"), ("seeds", "0, 0")),
         (("compare", "demo", "--seeds", "a"), ("'a'",)),
         (("compare", "demo", "--seeds=0,-1"), ("from 0", "-1")),
+        (("compare", "demo", "--seeds=9223372036854775808"), ("2^63",)),
         (("compare", "optim.lr=1"), ("name at least one recipe",)),
         (("compare", "demo", "demo/xclr"), ("same name, xclr", "`name: ...`")),
         (("compare", "demo", "demo/xclr", "--dry-run"), ("same name, xclr",)),

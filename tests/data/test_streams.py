@@ -165,6 +165,9 @@ def test_names_and_splits(made):
     assert len(set(doubled.names)) == 2
     with pytest.raises(ValueError, match="did you mean 'train'"):
         streamed_shards("https://host/{train,test}-0.tar", samples=4, split="trian")
+    for path in ("s3://bucket/0.tar", "ftp://host/{0..9}.tar"):
+        with pytest.raises(ValueError, match=r"(s3|ftp):// cannot be opened, only .*pipe:aws s3 cp"):
+            streamed_shards(path, samples=4)
 
 
 @pytest.mark.parametrize(

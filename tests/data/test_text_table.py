@@ -1,5 +1,6 @@
 """Texts of tables of every form, and what is said of tables that are none."""
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -40,11 +41,21 @@ def test_bad_tables_are_named(tmp_path):
         (b"key,text\na,b,c\n", ("cannot be read",)),
         (b"key,text\na,\xff\n", ("cannot be read",)),
         (b"key,test\na,b\n", ("no column 'text'", "'test'")),
+        (b'key,text\na,"open\nb,c\n', ("a quote that is not closed", "'open\\nb,c")),
     ):
         file.write_bytes(content)
         with refused("t.csv", *parts):
             text_table(file, "text", "key")
     assert text_table(_written(tmp_path / "u.csv", b"key,text\n"), "text", "key") == ([], [])
+    whole = _written(tmp_path / "v.csv", b'key,text\na,"two\nlines"\n')
+    assert text_table(whole, "text", "key") == (["a"], ["two\nlines"])
+    cut = gzip.compress(b"key,text\na,b\n" * 99)[:-9]
+    with refused("w.csv.gz cannot be read"):
+        text_table(_written(tmp_path / "w.csv.gz", cut), "text", "key")
+    for values, kind in (([["a"]], "list"), ([{"a": 1}], "struct"), ([b"a"], "binary")):
+        pq.write_table(pa.table({"text": values}), tmp_path / "t.parquet")
+        with refused("column 'text'", "t.parquet", f"it holds {kind}"):
+            text_table(tmp_path / "t.parquet", "text")
     table = pa.table({"text": pa.array([b"a", b"\xff"]).cast(pa.binary()).view(pa.string())})
     pq.write_table(table, tmp_path / "t.parquet")
     with refused("t.parquet", "not UTF-8"):

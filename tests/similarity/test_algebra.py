@@ -122,6 +122,7 @@ def test_shuffling_a_graph_is_shuffling_its_labels():
         (lambda: SumGraph([InstanceGraph(2)], []), "one weight per graph, got 1 graphs and 0"),
         (lambda: SumGraph(["x"], [1.0]), "similarity graphs, got str"),
         (lambda: float("nan") * InstanceGraph(2), "weights must be finite, got nan"),
+        (lambda: 1e39 * InstanceGraph(2), r"weights must be finite, got 1e\+39"),
         (lambda: InstanceGraph(2).clip(1, 0), "low <= high, got low=1 and high=0"),
         (lambda: InstanceGraph(2).clip(float("nan")), "low <= high"),
         (lambda: InstanceGraph(2).clip(float("inf")), "a finite value to keep, got low=inf and high=inf"),

@@ -220,6 +220,14 @@ def test_what_graphs_from_files_refuse(kind, given, words):
         build(kind, **given)
 
 
+@pytest.mark.parametrize("kind", [">f4", ">i2", np.longdouble, np.float16, np.uint16])
+def test_numbers_of_any_kind_and_keys_as_bytes(tmp_path, kind):
+    np.savez(tmp_path / "m.npz", a=np.eye(4, dtype=kind), keys=np.array([b"d", b"c", b"b", b"a"]))
+    assert build("matrix", path=str(tmp_path / "m.npz")).batch(IDS).equal(torch.eye(4))
+    np.save(tmp_path / "v.npy", np.eye(4, dtype=kind))
+    assert build("vectors", path=str(tmp_path / "v.npy")).batch(IDS).equal(torch.eye(4))
+
+
 def test_damaged_arrays_are_named(tmp_path):
     whole = (FILES / "matrix.npz").read_bytes()
     for name, content in [("cut.npz", whole[:100]), ("cut.npy", b"\x93NUMPY"), ("x.safetensors", b"12")]:
@@ -229,6 +237,9 @@ def test_damaged_arrays_are_named(tmp_path):
     (tmp_path / "keys.txt").write_bytes(b"a\n\xff\n")
     with pytest.raises(ValueError, match=r"keys\.txt is not UTF-8"):
         build("vectors", path=str(FILES / "vectors.npy"), keys=str(tmp_path / "keys.txt"))
+    np.savez(tmp_path / "keys.npz", a=np.eye(4), keys=np.array("abcd"))
+    with pytest.raises(ValueError, match=r"keys of .*keys\.npz must be texts of shape \(n,\)"):
+        build("matrix", path=str(tmp_path / "keys.npz"))
     np.savez(tmp_path / "two.npz", a=np.eye(4), b=np.eye(4))
     with pytest.raises(ValueError, match="must hold one array beside keys, it holds a, b"):
         build("matrix", path=str(tmp_path / "two.npz"))

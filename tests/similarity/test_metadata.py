@@ -31,6 +31,11 @@ def test_every_pair_is_the_weighted_mean_of_its_columns(weights):
     assert graph.name == "metadata (price, colour)"
 
 
+def test_weights_whose_sum_is_not_finite_keep_their_ratio():
+    graph = MetadataGraph({"price": PRICE}, {"colour": COLOUR}, weights={"price": 1e308, "colour": 1.5e308})
+    assert graph.weights == pytest.approx({"price": 0.4, "colour": 0.6})
+
+
 def test_the_bandwidth_is_the_median_distance():
     graph = MetadataGraph({"price": PRICE})
     pairs = sorted(abs(a - b) for k, a in enumerate([1, 3, 10, 3.5]) for b in [1, 3, 10, 3.5][:k])

@@ -1,5 +1,6 @@
 """A store opened: its graph is the slow one's, and what is damaged or does not match is said."""
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -187,6 +188,19 @@ def test_an_index_that_points_outside_is_refused_before_it_is_used(copy):
     assert len(opened.graph(KEYS[:5])) == 5
 
 
+@pytest.mark.parametrize("place", [10, 21, 60, -1])
+@pytest.mark.parametrize("name", [files.INDEX, files.TEXTS, files.KEY_ENDS, files.KEY_HASHES, files.KEY_ROWS])
+def test_a_spoilt_array_is_said_however_it_is_used(copy, name, place):
+    content = bytearray((copy / name).read_bytes())
+    content[place] ^= 64
+    (copy / name).write_bytes(content)
+    for use in (lambda store: store.graph(KEYS[::-1]), lambda store: store.graph_of(samples())):
+        with contextlib.suppress(ValueError):  # nothing else, and nothing where it makes no difference
+            use(EmbeddingStore.open(copy))
+    with refused("damaged", name):
+        EmbeddingStore.open(copy).check()
+
+
 def test_a_store_cut_short_is_refused_at_once(copy):
     for name in (files.VECTORS, files.INDEX, files.KEYS):
         content = (copy / name).read_bytes()
@@ -278,6 +292,32 @@ def test_vectors_of_ones_own(tmp_path):
         write_store(tmp_path / "c", z, keys, name="mine")
     with refused("(50, 8)", "49 keys"):
         write_store(tmp_path / "c", z, keys[1:], name="mine")
+
+
+def test_vectors_of_any_length_keep_their_direction(tmp_path):
+    z = torch.tensor([[1e300, 0], [3e200, 4e200], [1e-300, 0], [3e-200, 4e-200]], dtype=torch.float64)
+    graph = write_store(tmp_path / "a", z, list("abcd"), name="mine").graph()
+    assert graph.batch(torch.arange(4))[0].tolist() == pytest.approx([1, 0.6, 1, 0.6], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "words", "parts"),
+    [
+        (torch.ones(2, 0), {}, ("real of shape (2, d)", "shape (2, 0)")),
+        (torch.ones(2, 3, dtype=torch.complex64), {}, ("must be real", "complex64")),
+        (np.ones((2, 3)), {}, ("a tensor or a function", "ndarray")),
+        (lambda a, b: torch.ones(b - a), {}, ("vectors 0 to 1 must be real of shape (2, d)", "shape (2,)")),
+        (lambda a, b: torch.ones(1, 3), {}, ("shape (2, d)", "shape (1, 3)")),
+        (lambda a, b: None, {}, ("got None",)),
+        (torch.ones(2, 3), {"keys": []}, ("keys must be a list", "got []")),
+        (torch.ones(2, 3), {"keys": "ab"}, ("keys must be a list", "'ab'")),
+        (torch.ones(2, 3), {"name": 3}, ("name must be a text", "3")),
+        (torch.ones(2, 3), {"chunk_rows": 0}, ("chunk_rows must be an integer of at least 1, got 0",)),
+    ],
+)
+def test_what_is_no_store_of_ones_own(tmp_path, vectors, words, parts):
+    with refused(*parts):
+        write_store(tmp_path / "s", vectors, **{"keys": ["a", "b"], "name": "mine", **words})
 
 
 def test_another_process_opens_the_graph_again(made):

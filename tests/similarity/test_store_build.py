@@ -243,6 +243,12 @@ def test_several_templates_are_averaged(tmp_path):
         build(tmp_path / "t", templates=["{}", "{}"])
     with refused("different sentences"):
         build(tmp_path / "t", templates=[])
+    with refused("template", "got 3"):
+        build(tmp_path / "t", templates=[3])
+    with refused("chunk_rows must be an integer of at least 1, got 0"):
+        build(tmp_path / "t", chunk_rows=0)
+    one = build(tmp_path / "u", keys=KEYS[:3], texts=names, templates="a photo of a {}")
+    assert one.manifest.templates == ("a photo of a {}",)
 
 
 def test_a_thousand_class_names_cost_a_thousand_encodings(tmp_path):

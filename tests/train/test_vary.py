@@ -33,6 +33,7 @@ def plain(name="plain"):
         ("objective.tau_s=0.05,0.1", ("objective.tau_s", [0.05, 0.1])),
         ("data.limit=10,null", ("data.limit", [10, None])),
         ("similarity.graph=instance, label", ("similarity.graph", ["instance", "label"])),
+        ("data.root=2020-01-01,b", ("data.root", ["2020-01-01", "b"])),
         ("objective.tau_s=1e-3,2.5e-1,1E+0", ("objective.tau_s", [0.001, 0.25, 1.0])),
         ("model.head=[[16], [16, 8]]", ("model.head", [[16], [16, 8]])),
         ("similarity=[{graph: instance},{graph: class, encoder: static}]",
@@ -44,7 +45,8 @@ def test_values_are_yaml(word, wanted):
 
 
 @pytest.mark.parametrize(
-    "word", ["objective.tau_s", "=1,2", "a=", "a=1", "a=1,1", "a=[{graph: ,", "a=[{1: 2, b: 3}, 1]"]
+    "word",
+    ["objective.tau_s", "=1,2", "a=", "a=1", "a=1,1", "a=[{graph: ,", "a=[1],[2]", "a=[{2020-01-01: 3}, 1]"],
 )
 def test_words_that_vary_nothing_are_refused(word):
     with pytest.raises(ValueError, match="--vary"):

@@ -95,6 +95,7 @@ def streamed_shards(
         urls = [str(file) for file in _shard_files(path, split)]
         name = Path(path).stem
     else:
+        _check_scheme(path)
         urls = list(need("braceexpand", extra="captions").braceexpand(path)) if "{" in path else [path]
         name = PurePosixPath(path).stem
         if split is not None:
@@ -244,6 +245,19 @@ class _Watched(io.RawIOBase):
 
 def _is_remote(url: str) -> bool:
     return url.startswith("pipe:") or "://" in url
+
+
+def _check_scheme(path: str) -> None:
+    """ValueError for a kind of address that nothing here opens."""
+    scheme = "pipe" if path.startswith("pipe:") else path.partition("://")[0]
+    if scheme in ("http", "https"):
+        return
+    known = [one for one in need("webdataset.gopen", extra="captions").gopen_schemes if one != "__default__"]
+    if scheme not in known:
+        raise ValueError(
+            f"data.path={path!r}: {scheme}:// cannot be opened, only {', '.join(sorted({'https', *known}))}; "
+            "use a command, such as pipe:aws s3 cp s3://bucket/{00..99}.tar -"
+        )
 
 
 def _open(url: str, timeout: float) -> Any:

@@ -37,14 +37,20 @@ def text_table(path: str | Path, text: str, key: str | None = None) -> tuple[lis
         raise ValueError(f"{file} must end in {', '.join(SUFFIXES)}")
     try:
         table = _read(file, suffix)
-    except (pa.ArrowInvalid, pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{file} cannot be read: {reason}") from None
-    for column in (text, key):
-        if column is not None and column not in table.column_names:
+    for column in filter(None, (text, key)):
+        if column not in table.column_names:
             raise ValueError(f"{file} has no column {column!r}: {hint(column, table.column_names)}")
         if table.column_names.count(column) > 1:
             raise ValueError(f"{file} has two columns {column!r}")
+        kind = table.schema.field(column).type
+        binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+        if pa.types.is_nested(kind) or any(one(kind) for one in binary):
+            raise ValueError(f"column {column!r} of {file} must hold texts or numbers, it holds {kind}")
+    if suffix == ".csv" and len(names) == 1:
+        _check_closed(file, table)
     try:
         texts = _strings(table[text])
         keys = [str(row) for row in range(len(texts))] if key is None else _strings(table[key])
@@ -80,6 +86,18 @@ def _as_text(file: Path, parse: Any) -> Any:
 
     with pyarrow.csv.open_csv(file, parse_options=parse) as reader:
         return {name: pa.string() for name in reader.schema.names}
+
+
+def _check_closed(file: Path, table: Any) -> None:
+    """ValueError where a quote that is not closed has swallowed the rest of the file, which Arrow takes."""
+    last = table.column(table.num_columns - 1)
+    if not len(last) or "\n" not in last[-1].as_py():
+        return
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - 64))
+        if not stream.read().rstrip().endswith(b'"'):
+            start = last[-1].as_py()[:40]
+            raise ValueError(f"{file} has a quote that is not closed, in its last row, before {start!r}")
 
 
 def _strings(column: Any) -> list[str]:

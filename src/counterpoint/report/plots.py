@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 # Colours that no plot uses: each is swapped for a CSS variable, so that one SVG serves light and dark pages.
@@ -65,12 +65,14 @@ def line_plot(
     *,
     rule: float | None = None,
     percent: bool = False,
+    log: bool = False,
     ticks: Sequence[float] | None = None,
 ) -> str:
     """Lines over steps or over k.
 
     label: what a screen reader says. prefix: makes the ids of this SVG unique on the page.
-    rule: height of a horizontal reference line. percent: the y axis holds shares.
+    rule: height of a horizontal reference line. percent: the y axis holds shares. log: it is logarithmic
+        where its values, all above 0, span a factor of ten.
     ticks: the values marked on a logarithmic x axis; None for a linear one.
     """
     with _style():
@@ -80,7 +82,12 @@ def line_plot(
             _draw(axes, one, markers=ticks is not None or len(one.x) == 1)
         if rule is not None:
             axes.axhline(rule, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if log and max(one.y.max() for one in series) >= 10 * min(one.y.min() for one in series):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+            axes.yaxis.set_minor_locator(NullLocator())
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(5))
         if percent:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
         if ticks is None:

@@ -111,7 +111,7 @@ def reading(look: Look) -> list[str]:
         count = float(_at(soft, half))
         line = (
             f"Batches of {soft.n}: half of the target stays on the true positive at tau_s = {half:.2g}, "
-            f"where it amounts to {count:,.1f} equal positives."
+            f"where the target amounts to {count:,.1f} equal positives."
         )
         if near is not None:
             line += f" Below {near:.2g} it is nearly SimCLR."
@@ -144,7 +144,8 @@ def _curves(softness: Sequence[Softness], what: str) -> str:
     low, high = softness[0].tau_s[0], softness[0].tau_s[-1]
     ticks = [tick for tick in TICKS if low <= tick <= high] or [low, high]
     label = "Share of the target on the true positive" if what == "share" else "Effective number of positives"
-    return line_plot(series, label, what, "tau_s", percent=what == "share", ticks=ticks)
+    share = what == "share"
+    return line_plot(series, label, what, "tau_s", percent=share, log=not share, ticks=ticks)
 
 
 def _pair(pair: Pair, key: Callable[[int], str], text: Callable[[int], str] | None) -> dict[str, Any]:

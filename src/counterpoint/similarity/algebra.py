@@ -32,7 +32,8 @@ class SumGraph(SimilarityGraph):
             raise ValueError(
                 f"a sum needs one weight per graph, got {len(self.graphs)} graphs and {len(weights)} weights"
             )
-        if not all(math.isfinite(weight) for weight in weights):
+        # In float32, which they are used in.
+        if not all(abs(weight) <= torch.finfo(torch.float32).max for weight in weights):
             raise ValueError(f"weights must be finite, got {', '.join(str(w) for w in weights)}")
         self.weights = tuple(float(weight) for weight in weights)
         terms = zip(self.graphs, self.weights, strict=True)

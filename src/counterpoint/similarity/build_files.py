@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from counterpoint.data.samples import Samples
 from counterpoint.similarity.classes import EmbeddingGraph
@@ -15,7 +14,7 @@ from counterpoint.similarity.columns import find_column
 from counterpoint.similarity.graph import MatrixGraph, SimilarityGraph
 from counterpoint.similarity.metadata import MetadataGraph
 from counterpoint.similarity.sparse import SparseGraph
-from counterpoint.similarity.tables import read_columns, read_rows, rows_of
+from counterpoint.similarity.tables import as_tensor, read_columns, read_rows, rows_of
 from counterpoint.similarity.taxonomy import TaxonomyGraph, place_classes, read_taxonomy
 from counterpoint.similarity.wordnet import load_wordnet, read_senses
 
@@ -79,16 +78,14 @@ def matrix(samples: Samples, *, path: str, keys: str | None = None) -> Similarit
     if array.shape[0] != array.shape[1]:
         raise ValueError(f"{path} must hold a square matrix, got shape {array.shape}")
     chosen = rows_of(array, stored, samples.keys, path).numpy()
-    return MatrixGraph(
-        torch.from_numpy(np.array(array[np.ix_(chosen, chosen)])), f"matrix ({Path(path).name})"
-    )
+    return MatrixGraph(as_tensor(array[np.ix_(chosen, chosen)]), f"matrix ({Path(path).name})")
 
 
 def vectors(samples: Samples, *, path: str, keys: str | None = None) -> SimilarityGraph:
     """`EmbeddingGraph` of a file with a vector for each sample."""
     array, stored = read_rows(path, keys)
     chosen = rows_of(array, stored, samples.keys, path)
-    rows = torch.from_numpy(np.array(array[chosen.numpy()]))
+    rows = as_tensor(array[chosen.numpy()])
     return EmbeddingGraph(rows if rows.is_floating_point() else rows.float(), f"vectors ({Path(path).name})")
 
 

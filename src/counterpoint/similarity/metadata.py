@@ -63,7 +63,9 @@ class MetadataGraph(SimilarityGraph):
             if not bool((value != UNLABELLED).any()):
                 raise ValueError(f"column {column!r} has no value: all of them are missing")
         raw = {column: float((weights or {}).get(column, 1.0)) for column in lengths}
-        self.weights = {column: weight / sum(raw.values()) for column, weight in raw.items()}
+        largest = max(raw.values())  # of 1e308 a sum is not finite
+        total = sum(weight / largest for weight in raw.values())
+        self.weights = {column: weight / largest / total for column, weight in raw.items()}
         self.bandwidths = {
             column: float((bandwidths or {}).get(column, 0)) or median_distance(value)
             for column, value in self.numbers.items()

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoint.similarity.checks import check_count
 from counterpoint.similarity.store import OWN_VECTORS, EmbeddingStore, Plan
 from counterpoint.similarity.store_encode import SentenceEncoder, TextEncoder, encode_rows
 from counterpoint.similarity.store_files import keys_digest, text_hashes, texts_digest
@@ -61,9 +62,10 @@ def build_store(
     (EmbeddingStore('texts', 3 samples, 2 texts, minilm), [[1.0, 1.0], [1.0, 1.0]])
     """
     _check_texts(keys, texts)
-    templates = tuple(templates)
+    check_count(chunk_rows, "chunk_rows")
+    templates = (templates,) if isinstance(templates, str) else tuple(templates)
     for template in templates:
-        if "{}" not in template:
+        if not isinstance(template, str) or "{}" not in template:
             raise ValueError(f"template must have {{}} where the text goes, got {template!r}")
     if len(set(templates)) < len(templates) or not templates:
         raise ValueError(f"templates must be different sentences, at least one, got {templates!r}")
@@ -117,11 +119,18 @@ def write_store(
     >>> round(float(store.graph().batch(torch.tensor([0, 1]))[0, 1]), 3)
     0.6
     """
+    check_count(chunk_rows, "chunk_rows")
+    if isinstance(keys, str) or not len(keys):
+        raise ValueError(f"keys must be a list of texts, one for each vector, got {keys!r}")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name must be a text, what the vectors are called, got {name!r}")
     if isinstance(vectors, Tensor):
         if vectors.ndim != 2 or len(vectors) != len(keys):
             raise ValueError(f"vectors has shape {tuple(vectors.shape)} for {len(keys)} keys")
         given = vectors
         vectors = lambda start, stop: given[start:stop]  # noqa: E731
+    if not callable(vectors):
+        raise ValueError(f"vectors must be a tensor or a function, got {type(vectors).__name__}")
     read = vectors
     index, hashes = np.arange(len(keys)), text_hashes(keys)
     plan = Plan(
@@ -138,7 +147,21 @@ def write_store(
     )
 
     def unit(start: int, stop: int) -> NDArray[np.float16]:
-        z = read(start, stop).detach().to("cpu", torch.float64, copy=True)
+        part = read(start, stop)
+        if (
+            not isinstance(part, Tensor)
+            or part.is_complex()
+            or part.ndim != 2
+            or len(part) != stop - start
+            or not part.shape[1]
+        ):
+            got = f"{part.dtype} of shape {tuple(part.shape)}" if isinstance(part, Tensor) else repr(part)
+            raise ValueError(
+                f"vectors {start} to {stop - 1} must be real of shape ({stop - start}, d), got {got}"
+            )
+        z = part.detach().to("cpu", torch.float64, copy=True)
+        # Divided by its largest entry first: the square of 1e200 is not finite, and that of 1e-200 is 0.
+        z /= z.abs().amax(dim=1, keepdim=True)
         z /= torch.linalg.vector_norm(z, dim=1, keepdim=True)
         bad = ~z.isfinite().all(dim=1)
         if bool(bad.any()):

@@ -164,7 +164,13 @@ def map_file(path: Path) -> mmap.mmap:
 
 def open_ints(path: Path) -> NDArray[np.generic]:
     """An array of the store, read from the disk where it is touched."""
-    array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    # numpy reads the header as Python, and one with a flipped bit fails in as many ways.
+    except Exception:
+        raise ValueError(f"{path} is damaged: its header cannot be read") from None
     return array
 
 
@@ -326,6 +332,8 @@ class KeyTable:
         """Two keys may have one hash: walk over all that do."""
         while place < len(hashes) and int(hashes[place]) == wanted:
             row = int(rows[place])
+            if not 0 <= row < len(self._ends):
+                raise ValueError(f"{self._folder / KEY_ROWS} is damaged: it names row {row} of {len(self)}")
             start = int(self._ends[row - 1]) if row else 0
             if self._text[start : int(self._ends[row])] == key:
                 return row

@@ -130,6 +130,10 @@ def read_rows(path: str | Path, keys_path: str | Path | None) -> tuple[NDArray[A
         raise ValueError(
             f"{file} must hold numbers of shape (n, m), got {array.dtype} of shape {array.shape}"
         )
+    if stored is not None and (stored.ndim != 1 or stored.dtype.kind not in "USiu"):
+        raise ValueError(f"keys of {file} must be texts of shape (n,), got {stored.dtype} of {stored.shape}")
+    if stored is not None and stored.dtype.kind == "S":
+        stored = np.char.decode(stored, "utf-8")
     keys = None if stored is None else [str(one) for one in stored]
     if keys_path is not None:
         lines = Path(keys_path).expanduser()
@@ -163,6 +167,17 @@ def rows_of(array: NDArray[Any], stored: Sequence[str] | None, keys: Sequence[st
     if absent := [key for key in keys if key not in place]:
         raise ValueError(f"{path} lacks {len(absent)} of the {len(keys)} samples, the first is {absent[0]!r}")
     return torch.tensor([place[key] for key in keys], dtype=torch.int64)
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """A copy of an array as a tensor, whatever its byte order and width.
+
+    >>> as_tensor(np.array([[1.0, 2.0]], dtype=">f4"))
+    tensor([[1., 2.]])
+    """
+    return torch.from_numpy(
+        array.astype(np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("="))
+    )
 
 
 def _arrays(file: Path) -> dict[str, NDArray[Any]]:

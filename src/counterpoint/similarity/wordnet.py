@@ -72,7 +72,9 @@ class WordNet:
             if wnid in up:
                 continue
             if wnid not in self.hypernyms:
-                raise ValueError(f"WordNet has no synset {wnid!r}, a hypernym of another one")
+                raise ValueError(
+                    f"WordNet has no synset {wnid!r}, a hypernym of another one: is its file cut short?"
+                )
             up[wnid] = self.hypernyms[wnid]
             frontier.extend(up[wnid])
         return Taxonomy(up, depth=self.depth)

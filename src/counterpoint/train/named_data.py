@@ -23,7 +23,17 @@ def named_data(words: str, overrides: Sequence[str] = ()) -> Data:
     if ": " not in words and not words.lstrip().startswith("{"):
         return load_recipe(words, overrides).data
     flow = words.strip() if words.lstrip().startswith("{") else f"{{{words}}}"
-    given = override({}, [f"data={flow}", *overrides]).get("data")
+    try:
+        override({}, [f"data={flow}"])
+    except ValueError:
+        raise ValueError(
+            f"--data {words!r} is not valid YAML: a value with braces, brackets or colons needs quotes, "
+            "such as path: 'data/{00..99}.tar'"
+        ) from None
+    plain = override({}, [f"data={flow}", *overrides])
+    if others := [key for key in plain if key != "data"]:
+        raise ValueError(f"{others[0]!r} is no part of --data: changes to it are such as data.limit=100")
+    given = plain["data"]
     if isinstance(given, dict) and given.get("source") not in STREAMS:
         # Of two splits one is opened: whether they are apart does not matter.
         given = {"holdout": 0.5, **given}

@@ -70,13 +70,15 @@ def parse_vary(word: str) -> tuple[str, list[Any]]:
     try:
         values = yaml.safe_load(text if text.startswith("[") else f"[{text}]")
     except yaml.YAMLError:
-        raise ValueError(f"--vary {word!r}: the values are not valid YAML") from None
-    # YAML takes 1e-3 for a text, where it has no point.
+        lists = "; several lists stand in one, [[1], [2]]" if text.startswith("[") else ""
+        raise ValueError(f"--vary {word!r}: the values are not valid YAML{lists}") from None
+    # YAML takes 1e-3 for a text, where it has no point, and 2020-01-01 for a date.
     values = [float(v) if isinstance(v, str) and POWER.fullmatch(v) else v for v in values]
     try:
-        told = [json.dumps(value, sort_keys=True, default=str) for value in values]
-    except TypeError:
+        values = json.loads(json.dumps(values, default=str))
+    except (TypeError, ValueError):
         raise ValueError(f"--vary {word!r}: the keys of a block must be texts") from None
+    told = [json.dumps(value, sort_keys=True) for value in values]
     if len(values) < 2 or len(set(told)) < len(told):
         raise ValueError(f"--vary {key} takes two or more different values, got {text}")
     return key, values
