@@ -177,6 +177,7 @@ def test_names_and_splits(made):
         ({"shuffle": -1}, "data.shuffle must be at least 0"),
         ({"tries": 0}, "data.tries must be at least 1"),
         ({"timeout": 0.0}, "data.timeout must be above 0"),
+        ({"timeout": float("inf")}, "data.timeout must be above 0 seconds, .* at most, got inf"),
         ({"on_error": "no"}, "on_error='no'"),
     ],
 )

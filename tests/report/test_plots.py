@@ -139,3 +139,10 @@ def test_a_recipe_without_a_chance_is_named_beside_the_loss() -> None:
     assert loss.drawn == (0,)
     assert loss.left_out == "Not drawn, as its log holds no chance: m1."
     assert (spread.drawn, spread.left_out) == (None, "")
+
+
+def test_a_logarithmic_axis_where_the_values_span_a_factor_of_ten():
+    x = np.array([0.02, 0.1, 1.0])
+    for y, logarithmic in ((np.array([1.0, 40.0, 2000.0]), True), (np.array([1.0, 1.5, 2.0]), False)):
+        svg = line_plot([Series(1, x, y)], "a", "p", "tau_s", log=True, ticks=[0.02, 0.1, 1.0])
+        assert (">1,000<" in svg and ">10<" in svg) == logarithmic

@@ -27,6 +27,7 @@ from counterpoint.names import hint
 
 WAIT = 1.0  # seconds before the second try; each further wait is twice as long
 LONGEST_WAIT = 30.0
+LONGEST_TIMEOUT = 1e6  # sockets take no infinite one
 KEPT = 4 * tarfile.RECORDSIZE  # bytes of the end of a stream that are kept to look for its end mark
 MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)")
 REFUSALS = frozenset(range(400, 500)) - {408, 425, 429}  # answers that a second try does not change
@@ -52,8 +53,10 @@ class Stream:
         for name, least in (("samples", 1), ("shuffle", 0), ("tries", 1)):
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"data.{name} must be at least {least}, got {value}")
-        if not self.timeout > 0:
-            raise ValueError(f"data.timeout must be above 0 seconds, got {self.timeout}")
+        if not 0 < self.timeout <= LONGEST_TIMEOUT:
+            raise ValueError(
+                f"data.timeout must be above 0 seconds, {LONGEST_TIMEOUT:g} at most, got {self.timeout}"
+            )
         stems = [PurePosixPath(url.split("?")[0].rstrip("' -")).stem for url in self.urls]
         whole = len(set(stems)) < len(stems)
         names = [url.removesuffix(".tar") for url in self.urls] if whole else stems
