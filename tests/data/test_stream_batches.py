@@ -1,11 +1,12 @@
 """Batches from a stream: the same every time, taken up anywhere, shared, with what is bad left out."""
 
+import tarfile
 import warnings
 from collections import Counter
 
 import pytest
 import torch
-from tar_shards import server, write_shards
+from tar_shards import add, server, write_shards
 
 from counterpoint.data import streams
 from counterpoint.data.stream_batches import StreamSource
@@ -153,6 +154,30 @@ def test_a_lane_whose_only_shard_is_bad_goes_on_with_the_others(tmp_path):
         list(source(tmp_path, samples=24).epoch(0))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_bad_is_met_on_the_way_to_where_a_run_is_taken_up(tmp_path, workers):
+    """Passed over in silence, it would bring other samples to the steps that are left."""
+    paths = write_shards(tmp_path, shards=2, each=9)
+    with tarfile.open(paths[0]) as tar:
+        members = [(member.name, tar.extractfile(member).read()) for member in tar]
+    with tarfile.open(paths[0], "w") as tar:
+        for name, data in members:
+            if name not in ("000000000.txt", "000000000.json"):
+                add(tar, name, data)
+
+    def later(on_error):
+        made = source(tmp_path, samples=16, shuffle=0, workers=workers, on_error=on_error)
+        return made, made.epoch(0, start=2)
+
+    with pytest.raises(
+        ValueError, match=r"'made-00000/000000000' has no caption.*on_error='skip' leaves out"
+    ):
+        list(later("stop")[1])
+    counting, batches = later("skip")
+    assert len(list(batches)) == 2
+    assert counting.skipped == ["made-00000/000000000"]
+
+
 @pytest.mark.parametrize("resample", [False, True])
 def test_shards_without_a_sample_end_the_run(tmp_path, monkeypatch, resample):
     monkeypatch.setattr(streams.time, "sleep", lambda seconds: None)
@@ -161,8 +186,9 @@ def test_shards_without_a_sample_end_the_run(tmp_path, monkeypatch, resample):
     dry = source(tmp_path, samples=8, on_error="skip", resample=resample)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(ValueError, match="no sample of a batch of 4"):
-            list(dry.epoch(0))
+        for start in (0, 1):
+            with pytest.raises(ValueError, match="no sample of a batch of 4"):
+                list(dry.epoch(0, start))
 
 
 def test_from_a_server_with_workers(folder):

@@ -207,7 +207,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
-@pytest.mark.parametrize("content", [b"", b"not tensors", b"PK\x03\x04 cut"])
+@pytest.mark.parametrize("content", [b"", b"not tensors", b"junk", b"PK\x03\x04 cut"])
 def test_a_broken_file_of_weights_is_refused(tmp_path: Path, content: bytes, suffix: str) -> None:
     file = tmp_path / f"broken.{suffix}"
     file.write_bytes(content)

@@ -85,3 +85,8 @@ def test_other_mistakes_are_refused():
         MomentumEncoder(nn.Identity(), schedule="linear")
     with pytest.raises(ValueError, match="not the encoder that was copied: only one of them has 'bias'"):
         MomentumEncoder(nn.Linear(1, 1)).update(nn.Linear(1, 1, bias=False), 1, 2)
+    with pytest.raises(ValueError, match=r"its 'weight' was \(2, 3\), not \(2, 1\)"):
+        MomentumEncoder(nn.Linear(3, 2)).update(nn.Linear(1, 2), 1, 2)
+    for step, total in ((1, 0), (-1, 5)):
+        with pytest.raises(ValueError, match=f"got step={step} of total={total}"):
+            MomentumEncoder(nn.Identity(), schedule="cosine").update(nn.Identity(), step, total)

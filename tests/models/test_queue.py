@@ -63,7 +63,9 @@ def test_a_length_that_is_none_is_refused(length):
         Queue(length, width=2)
 
 
-@pytest.mark.parametrize("z", [torch.ones(2, 3), torch.ones(2), torch.ones(2, 2, dtype=torch.int64)])
+@pytest.mark.parametrize(
+    "z", [torch.ones(2, 3), torch.ones(2), torch.ones(2, 2, dtype=torch.int64), [[1.0, 2.0]]]
+)
 def test_rows_that_do_not_fit_are_refused(z):
     with pytest.raises(ValueError, match=r"a queue of width 2 takes floating rows \(n, 2\), got"):
         Queue(4, width=2).push(z)

@@ -1,6 +1,7 @@
 """By tiles and blocks: the slow twin's value, the table's gradient and log, and no table anywhere."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,13 +11,26 @@ from parts_of_batches import Largest, assert_same, parts_of
 from slow_objectives import TWINS, Twin, random_views
 from torch import Tensor
 
-from counterpoint.objectives import CLIP, XCLR, InfoNCE, NTXent, Objective, SparseCLR, SupCon, WeightedSum
+from counterpoint.objectives import (
+    CLIP,
+    XCLR,
+    InfoNCE,
+    NTXent,
+    Objective,
+    SparseCLR,
+    SupCon,
+    WeightedSum,
+    streamed,
+)
+from counterpoint.objectives.base import Known
+from counterpoint.objectives.rows import Rows
 from counterpoint.objectives.streamed import FROM, StreamedObjective
+from counterpoint.ranks import AcrossRanks
 
 STREAMED = [t for t in TWINS if issubclass(t.module, StreamedObjective)]  # type: ignore[arg-type]
 EACH = pytest.mark.parametrize("twin", STREAMED, ids=lambda twin: twin.name)
 QUICK = settings(deadline=None, max_examples=4)
-CHUNKS = (1, 3, 4, 7, 1000)
+CHUNKS = (1, 3, 4, 7, 1000, 10**30)
 
 
 class SoftTiles:
@@ -216,6 +230,17 @@ def test_a_learned_temperature_gets_its_gradient(tau: float, map: str, dtype: to
     )
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_learned_temperature_is_read_without_a_warning():
+    torch.set_warn_always(True)  # else torch says each but once
+    try:
+        objective = CLIP(learnable=True, chunk_size=4)
+        objective(*random_views(2, 9)).backward()
+        assert "tau=0.07" in repr(objective)
+    finally:
+        torch.set_warn_always(False)
+
+
 @pytest.mark.parametrize("objective", [InfoNCE, NTXent])
 @pytest.mark.parametrize("m", [0, 1, 6, 11])
 @pytest.mark.parametrize("v", [2, 3])
@@ -248,11 +273,27 @@ def test_negatives_by_hand():
     assert loss.item() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_negatives_of_any_length_of_vector(chunk: int | None):
+    """Too long to be squared in float32, or with no direction at all."""
+    views = random_views(2, 5, d=4, dtype=torch.float32)
+    negatives = random_views(1, 3, d=4, seed=9, dtype=torch.float32)[0].detach()
+    objective = InfoNCE(tau=0.3, chunk_size=chunk)
+    expected = objective(*views, negatives=negatives)
+    torch.testing.assert_close(objective(*views, negatives=negatives * 1e30), expected)
+    nothing = objective(*views, negatives=torch.zeros(1, 4))
+    torch.testing.assert_close(nothing, objective(*views, negatives=torch.full((1, 4), 1e-20)))
+
+
 def test_bad_negatives():
     views = random_views(2, 5, d=4)
     for bad in (torch.ones(3, 5), torch.ones(4), torch.ones(3, 4, dtype=torch.int64)):
         with pytest.raises(ValueError, match=r"negatives must be a floating tensor \(m, 4\)"):
             NTXent()(*views, negatives=bad)
+    with pytest.raises(ValueError, match="negatives must be finite, got 1 of 12 NaN or infinite"):
+        NTXent().with_log(
+            *views, negatives=torch.ones(12).index_fill(0, torch.tensor(5), torch.nan).view(3, 4)
+        )
     with pytest.raises(ValueError, match="SupCon does not use negatives"):
         SupCon()(*views, labels=torch.zeros(5, dtype=torch.int64), negatives=torch.ones(3, 4))
 
@@ -265,8 +306,8 @@ def test_bad_chunk_size(objective: type[StreamedObjective], bad: object):
 
 
 def test_auto_chooses_by_size():
-    assert not NTXent().streams(FROM - 1)
-    assert NTXent().streams(FROM)
+    assert not NTXent().streams(FROM // 2 - 1)
+    assert NTXent().streams(FROM // 2)
     assert not NTXent(map="sparsemax").streams(FROM)
     assert SparseCLR().streams(2**15)
     assert not NTXent(chunk_size=None).streams(2**15)
@@ -276,10 +317,38 @@ def test_auto_chooses_by_size():
     assert WeightedSum([XCLR(chunk_size=4), NTXent()], [1.0, 1.0]).streams(10)
 
 
+def test_auto_counts_the_rows_of_all_views():
+    """A table has as many rows as there are views of samples: one of 8 views is 16 times that of 2."""
+    for objective in (XCLR(), AcrossRanks(XCLR()), XCLR() + NTXent()):
+        for views in (1, 2, 8):
+            assert objective.streams(FROM // views, views)
+            assert not objective.streams(FROM // views - 1, views)
+    blocks = NTXent(map="sparsemax")
+    assert blocks.streams(2048, 8)
+    assert not blocks.streams(2048, 2)
+
+
+def test_a_batch_is_taken_as_its_rows_say(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streamed, "TABLE", 12**2)
+    monkeypatch.setattr(streamed, "BLOCK", 12 * 3)
+    calls = []
+
+    class Counted(NTXent):
+        def unit_rows(self, z: Sequence[Tensor], known: Known) -> Rows:
+            calls.append(known.anchors)
+            return super().unit_rows(z, known)
+
+    for views, blocks in ((2, 1), (3, 4)):
+        calls.clear()
+        Counted(map="sparsemax")(*random_views(views, 4))
+        assert len(calls) == blocks
+
+
 @pytest.mark.parametrize("name", ["ntxent", "supcon", "xclr", "clip", "infonce", "sparseclr"])
 def test_auto_equals_the_table(name: str):
     (twin,) = (t for t in TWINS if t.name == name)
-    views, side = random_views(2, FROM + 5, d=8), twin.arguments(FROM + 5, seed=1)
+    n = FROM // 2 + 5
+    views, side = random_views(2, n, d=8), twin.arguments(n, seed=1)
     assert_same_as_table(twin.module(chunk_size=None), twin.module(), views, side)
 
 

@@ -5,9 +5,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import nn
+from two_processes import end, float64, quiet, recipe
 
 from counterpoint.objectives import MMCL, XCLR, NTXent
 from counterpoint.train.cached import BatchNormWarning, cached_backward
+from counterpoint.train.checkpoint import load_checkpoint
+from counterpoint.train.log import read_metrics
+from counterpoint.train.loop import fit
 
 N, PART, VIEWS = 512, 64, 2
 
@@ -174,6 +178,36 @@ def test_batchnorm_is_warned_of_and_counts_each_part_once():
     assert model[1].num_batches_tracked == 3
 
 
+@pytest.mark.parametrize("most", [1, 3, 6, 13, 100])
+def test_a_run_in_parts_is_the_run_of_whole_batches(tmp_path, whole_run, most):
+    """Batches of 13, which 3 and 6 do not divide; no BatchNorm, and double precision."""
+    with float64():
+        run = fit(recipe("ntxent", micro_batch=most), tmp_path, console=quiet())
+    rows, others = read_metrics(run.metrics), read_metrics(whole_run.metrics)
+    assert len(rows) == 4
+    for row, other in zip(rows, others, strict=True):
+        for key in row.keys() - {"images_per_s", "data_wait"}:
+            assert row[key] == (None if other[key] is None else pytest.approx(other[key], rel=1e-5)), key
+    state, other = (load_checkpoint(end(r)) for r in (run, whole_run))
+    for name, weight in other["encoder"].items():
+        torch.testing.assert_close(state["encoder"][name], weight, rtol=0, atol=1e-12)
+    assert torch.equal(state["random_state"], other["random_state"])
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    with float64():
+        return fit(recipe("ntxent"), tmp_path_factory.mktemp("whole"), console=quiet())
+
+
 def test_no_parts_are_refused():
     with pytest.raises(ValueError, match="parts must be one or more"):
         cached_backward(lambda part: (part,), [], NTXent())
+
+
+def test_a_loss_without_a_gradient_is_refused():
+    model = tower()
+    with pytest.raises(ValueError, match="the loss has no gradient"):
+        cached_backward(encode_with(model), parts_of(pictures(96)), lambda *z: NTXent()(*z).detach())
+    with torch.no_grad(), pytest.raises(ValueError, match="the loss has no gradient"):
+        cached_backward(encode_with(model), parts_of(pictures(96)), NTXent())

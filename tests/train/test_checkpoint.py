@@ -10,7 +10,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from counterpoint.train.checkpoint import checkpoints, load_checkpoint, newest_checkpoint, save_checkpoint
+from counterpoint.train.checkpoint import (
+    checkpoints,
+    load_checkpoint,
+    newest_checkpoint,
+    newest_step,
+    save_checkpoint,
+)
 
 
 def state(step):
@@ -53,6 +59,18 @@ def test_a_broken_newest_is_skipped_aloud(tmp_path, damage):
     assert len(said) == 1
     assert "step-00000002.safetensors" in said[0]
     assert "skipped" in said[0]
+
+
+def test_broken_ones_of_later_steps_do_not_push_a_new_one_out(tmp_path):
+    for step in (20, 30):
+        save_checkpoint(tmp_path, step, state(step)).write_bytes(b"broken")
+    for step in (10, 15, 18):
+        save_checkpoint(tmp_path, step, state(step), keep=2)
+    loaded = newest_checkpoint(tmp_path, lambda line: None)
+    assert loaded is not None
+    assert loaded["step"] == 18
+    assert [path.stem[-2:] for path in checkpoints(tmp_path)] == ["15", "18", "20", "30"]
+    assert (newest_step(tmp_path, 19), newest_step(tmp_path, 40), newest_step(tmp_path, 9)) == (18, 30, 0)
 
 
 def test_no_checkpoint_at_all(tmp_path):

@@ -3,6 +3,7 @@
 import subprocess
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,14 @@ from torch._inductor import cpp_builder
 
 from counterpoint.train import devices, loop
 from counterpoint.train.checkpoint import checkpoints, load_checkpoint
-from counterpoint.train.devices import build_fabric, compile_encoder, load_whole_state, prepared, whole_state
+from counterpoint.train.devices import (
+    build_fabric,
+    compile_encoder,
+    load_whole_state,
+    prepared,
+    seed_step,
+    whole_state,
+)
 from counterpoint.train.loop import fit
 from counterpoint.train.recipe import parse_recipe
 from counterpoint.train.setup import load_encoder
@@ -64,6 +72,21 @@ def test_fsdp_refuses_what_needs_whole_weights(sections, words):
     train = {"strategy": "fsdp"} | sections.pop("train", {})
     with pytest.raises(ValueError, match=words):
         recipe(train=train, **sections)
+
+
+def test_on_a_gpu_random_numbers_are_those_of_the_step():
+    """A checkpoint has no random state of a GPU, so that it must not be a state."""
+    place = SimpleNamespace(world_size=1, global_rank=0, device=torch.device("cuda"))
+    drawn = []
+    for step in (4, 5, 4):
+        torch.rand(step)  # whatever was drawn before
+        seed_step(place, seed=1, step=step)
+        drawn.append(torch.rand(3))
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    before = torch.get_rng_state()
+    seed_step(SimpleNamespace(world_size=1, global_rank=0, device=torch.device("cpu")), seed=1, step=4)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_sync_batchnorm_is_for_gpus():

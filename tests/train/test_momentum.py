@@ -9,10 +9,13 @@ import torch
 from rich.console import Console
 from short_runs import two_steps
 
+from counterpoint.models.encoder import build_encoder
 from counterpoint.objectives import OBJECTIVES, InfoNCE
 from counterpoint.train.checkpoint import checkpoints, load_checkpoint
 from counterpoint.train.loop import fit
+from counterpoint.train.momentum import Follower
 from counterpoint.train.recipe import load_recipe, parse_recipe
+from counterpoint.train.sections import Momentum
 
 QUEUED = {"rate": 0.9, "schedule": "cosine", "queue": 40}  # neither a multiple nor a part of a batch
 
@@ -94,6 +97,19 @@ def test_the_momentum_encoder_trails_the_trained_one(tmp_path):
     first, last = start["momentum"][f"encoder.average.{name}"], state["encoder"][name]
     between = state["momentum"][f"encoder.average.{name}"]
     assert 0 < (between - first).norm() < 0.2 * (last - first).norm()
+
+
+@pytest.mark.parametrize("queue", [None, 8])
+def test_the_momentum_encoder_normalises_by_the_batch(queue):
+    """However the encoder was left: a run looks at it in evaluation mode before it begins."""
+    follower = Follower(build_encoder("conv4", head=(8,), seed=0).eval(), 16, Momentum(queue=queue))
+    other = build_encoder("conv4", head=(8,), seed=0).train()
+    x = torch.randn(4, 3, 16, 16)
+    assert torch.equal(follower.encoder(x)[1], other(x)[1])
+    start = build_encoder("conv4", head=(8,), seed=0)
+    follower = Follower(start, 16, Momentum(queue=queue))
+    for ours, theirs in zip(follower.encoder.average.buffers(), start.buffers(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_what_cannot_be_is_refused():

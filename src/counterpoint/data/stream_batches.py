@@ -102,7 +102,8 @@ class StreamSource:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch from step `start` on, bit for bit those that a whole epoch has from there.
 
-        What comes before `start` is read again and passed over; nothing of it is decoded.
+        What comes before `start` is read again and passed over; nothing of it is decoded. What cannot be
+        used there stops the run or is counted, as if it were met the first time.
         """
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
@@ -225,10 +226,12 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
         # served by one worker, and whichever that is, it takes the same samples.
         for step in range(self.start + first, self.steps, every):
             lane = step % self.lanes
+            faults: list[Fault] = []
             if lane not in lanes:
                 lanes[lane] = self._lane(lane)
-                _pass(lanes[lane], self.size * len(range(lane, self.start, self.lanes)))
-            yield self._packed(step, *_take(lanes[lane], self.size))
+                faults = _pass(lanes[lane], self.size * len(range(lane, self.start, self.lanes)))
+            raws, more = _take(lanes[lane], self.size)
+            yield self._packed(step, raws, faults + more)
 
     def _lane(self, lane: int) -> Iterator[Raw | Fault]:
         """The samples of one lane, shuffled, without end."""
@@ -307,16 +310,20 @@ def _take(lane: Iterator[Raw | Fault], count: int) -> tuple[list[Raw], list[Faul
         # Told by the parent: out of a worker an exception comes as a traceback.
         faults.append(Fault(None, str(dry)))
         raws.clear()
+    except StopIteration:  # a lane that was dry before
+        raws.clear()
     return raws, faults
 
 
-def _pass(lane: Iterator[Raw | Fault], count: int) -> None:
-    """Go so many samples on in a lane, keeping none."""
-    while count:
-        taken, _ = _take(lane, min(count, 1))
+def _pass(lane: Iterator[Raw | Fault], count: int) -> list[Fault]:
+    """Go so many samples on in a lane, keeping none; what was met on the way that cannot be used."""
+    faults: list[Fault] = []
+    for _ in range(count):
+        taken, met = _take(lane, 1)
+        faults += met
         if not taken:
-            return
-        count -= 1
+            break
+    return faults
 
 
 def _shuffled(items: Iterable[Raw | Fault], size: int, random: np.random.Generator) -> Iterator[Raw | Fault]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -186,12 +187,12 @@ def _backbone_state(path: Path) -> dict[str, Tensor]:
         EOFError,
         LookupError,
         ValueError,
+        struct.error,
         pickle.UnpicklingError,
         SafetensorError,
     ) as error:
-        raise ValueError(
-            f"weights {path} are not a file of tensors: {str(error).splitlines()[:1]}"
-        ) from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"weights {path} are not a file of tensors: {reason}") from error
     for part in ("encoder", "state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(part), dict):
             state = state[part]

@@ -57,12 +57,14 @@ class MomentumEncoder(nn.Module):
         return self.average(*inputs)
 
     def rate_at(self, step: int, total: int) -> float:
-        """m after `step` of `total` steps.
+        """m after `step` of `total` steps; ValueError where there are none.
 
         >>> follower = MomentumEncoder(nn.Identity(), 0.9, "cosine")
         >>> [round(follower.rate_at(step, 10), 3) for step in (0, 5, 10)]
         [0.9, 0.95, 1.0]
         """
+        if total < 1 or step < 0:
+            raise ValueError(f"a step must be one of 1 or more steps, got step={step} of total={total}")
         if self.schedule == "constant":
             return self.rate
         return 1 - (1 - self.rate) * (math.cos(math.pi * min(step, total) / total) + 1) / 2
@@ -88,4 +90,8 @@ def _pairs(ours: Any, theirs: Any) -> list[tuple[Tensor, Tensor]]:
     if left.keys() != right.keys():
         other = sorted(left.keys() ^ right.keys())
         raise ValueError(f"this is not the encoder that was copied: only one of them has {other[0]!r}")
+    for name in left:
+        if left[name].shape != right[name].shape:  # which might be broadcast
+            shapes = f"{tuple(left[name].shape)}, not {tuple(right[name].shape)}"
+            raise ValueError(f"this is not the encoder that was copied: its {name!r} was {shapes}")
     return [(left[name], right[name]) for name in left]

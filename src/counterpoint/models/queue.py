@@ -59,11 +59,10 @@ class Queue(nn.Module):
 
         Call it after the backward pass that used `contents`. Raises ValueError on another width.
         """
-        if z.ndim != 2 or z.shape[1] != self.slots.shape[1] or not z.is_floating_point():
-            raise ValueError(
-                f"a queue of width {self.slots.shape[1]} takes floating rows (n, {self.slots.shape[1]}), "
-                f"got {tuple(z.shape)} {z.dtype}"
-            )
+        d = self.slots.shape[1]
+        if not isinstance(z, Tensor) or z.ndim != 2 or z.shape[1] != d or not z.is_floating_point():
+            got = f"{tuple(z.shape)} {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(f"a queue of width {d} takes floating rows (n, {d}), got {got}")
         z = z.detach()[-self.length :].to(self.slots)
         first = min(len(z), self.length - self._next)
         self.slots[self._next : self._next + first] = z[:first]

@@ -76,8 +76,8 @@ class Objective(nn.Module, ABC):
     does not use, or one left out that it requires, is a ValueError.
 
     Values are read only where that is free. `forward` reports a NaN in `target` if it is on the CPU;
-    `with_log` reports a non-finite view or target on any device. A NaN in a view gives `forward` a NaN loss;
-    MMCL, whose solver must read its views, refuses it.
+    `with_log` reports a non-finite view, target or negative on any device. A NaN in a view gives `forward` a
+    NaN loss; MMCL, whose solver must read its views, refuses it.
 
     To write one, fill in `evaluate`. Over several processes (`counterpoint.ranks`) that is enough for the
     exact loss, computed whole in each of them. One whose `evaluate` heeds `known.anchors` sets `by_anchors`,
@@ -124,8 +124,11 @@ class Objective(nn.Module, ABC):
         """
         return (losses * shares).sum()
 
-    def streams(self, n: int) -> bool:
-        """Whether a target of n samples is best given as `Tiles`: no table of all scores is made either."""
+    def streams(self, n: int, views: int = 2) -> bool:
+        """Whether a target of n samples, of which so many views are taken, is best given as `Tiles`.
+
+        No table of all scores is made then either.
+        """
         return False
 
     @abstractmethod
@@ -181,12 +184,13 @@ class Objective(nn.Module, ABC):
                 raise ValueError(f"{self.name} requires {name}, given by name: {name}=...; {accepted}")
 
     def check_values(self, views: Sequence[Tensor], known: Known) -> None:
-        """ValueError where a view or the target has a value that is not finite."""
+        """ValueError where a view, the target or a negative has a value that is not finite."""
         for i, z in enumerate(views):
             if isinstance(z, Tensor):
                 check_finite(f"{self.name}: view {i}", z)
-        if isinstance(known.target, Tensor):
-            check_finite("target", known.target)
+        for name, values in (("target", known.target), ("negatives", known.negatives)):
+            if isinstance(values, Tensor):
+                check_finite(name, values)
 
     def combine_log(self, logs: Mapping[str, Tensor], shares: Tensor) -> Log:
         """The log of a batch from those of its parts, `(parts,)` for each key, and their shares."""
@@ -293,8 +297,8 @@ class WeightedSum(Objective):
             merged.update({f"{term_key}/{key}": value for key, value in log.items()})
         return total, merged
 
-    def streams(self, n: int) -> bool:
-        return any("target" in term.accepts and term.streams(n) for term, _ in self._weighted())
+    def streams(self, n: int, views: int = 2) -> bool:
+        return any("target" in term.accepts and term.streams(n, views) for term, _ in self._weighted())
 
     @property
     def averages(self) -> bool:

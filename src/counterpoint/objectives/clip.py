@@ -6,7 +6,7 @@ The two views are usually two kinds of data: images and their captions. There ar
 directions" of one table of scores is what makes it CLIP; for more use `InfoNCE` or `NTXent`.
 
 A learnable temperature is stored as the logarithm of the scale 1 / tau. The scale may not exceed 1 / min_tau,
-or it grows until training breaks. CLIP's own loop clamps the parameter after each rows; here the loss uses
+or it grows until training breaks. CLIP's own loop clamps the parameter after each step; here the loss uses
 the smaller of the two, and the parameter gets no gradient that would push it further out, but every one that
 brings it back. So no help of the loop is needed, and the scale is never stuck. (Keep it out of weight decay,
 which pulls it to tau = 1.)
@@ -135,7 +135,8 @@ class CLIP(StreamedObjective):
         return {**super().log(rows, losses), "tau": torch.as_tensor(self.temperature(), device=losses.device)}
 
     def extra_repr(self) -> str:
-        tau = float(self.temperature())
+        with torch.no_grad():
+            tau = float(self.temperature())
         learnable = self.log_scale is not None
         return f"tau={tau:.4g}, learnable={learnable}, min_tau={self.min_tau}{self._map_repr}"
 
@@ -145,7 +146,7 @@ def _ceiling(x: Tensor, highest: float) -> Tensor:
 
 
 class _Ceiling(torch.autograd.Function):
-    """min(x, highest) whose gradient is dropped at the ceiling only where a descent rows would raise x."""
+    """min(x, highest) whose gradient is dropped at the ceiling only where a descent step would raise x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, highest: float) -> Tensor:

@@ -179,7 +179,7 @@ def unit_negatives(negatives: Tensor | None, like: Tensor) -> Tensor | None:
         raise ValueError(
             f"negatives must be a floating tensor (m, {like.shape[1]}) on {like.device}, got {got}"
         )
-    return _unit(negatives.detach().to(like.dtype))
+    return _unit(shrunk(negatives.detach().to(like.dtype)))
 
 
 def same_id(ids: Tensor | None, like: Tensor, anchors: slice | None = None) -> Tensor | None:

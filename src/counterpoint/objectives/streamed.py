@@ -21,11 +21,11 @@ from counterpoint.objectives.tiles import TensorTiles, Tiles
 
 ChunkSize = int | Literal["auto"] | None
 
-FROM = 256
-"""Samples from which "auto" takes tiles: below, a table is as fast, and small."""
+FROM = 512
+"""Rows, one a view of a sample, from which "auto" takes tiles: below, a table is as fast, and small."""
 
-TABLE = 2**26
-"""Scores above which "auto" takes blocks of rows, where the map is no softmax."""
+TABLE = 2**28
+"""Scores from which "auto" takes blocks of rows, where the map is no softmax: 1 GiB in float32."""
 
 BLOCK = 2**22
 """Scores of a block of rows where "auto" chooses: large enough to pay for the steps, and small in memory."""
@@ -77,21 +77,22 @@ class StreamedObjective(RowObjective):
     def rows(self, views: Sequence[Tensor], known: Known) -> Rows:
         return self.unit_rows(unit_views(self.name, views, self.fewest), known)
 
-    def streams(self, n: int) -> bool:
-        """Whether a batch of n samples is taken by tiles or blocks, without a table of all scores."""
+    def streams(self, n: int, views: int = 2) -> bool:
+        """Whether a batch of so many views of n samples is taken by tiles or blocks, without a table."""
         if self.chunk_size != "auto":
             return self.chunk_size is not None
-        return n >= FROM if self.map == "softmax" and self.margin == 0 else n * n >= TABLE
+        rows = views * n
+        return rows >= FROM if self.map == "softmax" and self.margin == 0 else rows * rows >= TABLE
 
     def evaluate(self, views: Sequence[Tensor], known: Known, with_log: bool) -> tuple[Tensor, Log]:
         z = unit_views(self.name, views, self.fewest)
         n = len(z[0])
-        if not self.streams(n):
+        if not self.streams(n, len(z)):
             return self.evaluate_rows(self.unit_rows(z, known), with_log)
         known = self._tiled(z, known)
         if self.map != "softmax" or self.margin:
             return self._by_blocks(z, known, with_log)
-        step: int = ROWS if self.chunk_size == "auto" else cast(int, self.chunk_size)
+        step = ROWS if self.chunk_size == "auto" else min(cast(int, self.chunk_size), len(z) * n)
         losses, count = self.tile_losses(z, known, step)
         loss = self.reduce(losses, count)
         if not with_log:

@@ -152,6 +152,7 @@ def _scaled(z: Sequence[Tensor], tau: float, anchors: slice) -> tuple[Tensor, Te
 def _plan(tau: float | Tensor, like: Tensor, step: int, start: int) -> Plan:
     # A learned tau on an accelerator is not waited for.
     known = not isinstance(tau, Tensor) or tau.device.type == "cpu"
+    tau = tau.detach() if isinstance(tau, Tensor) else tau
     return Plan(step, start, safe=known and is_safe(1.001 / float(tau), like.dtype))
 
 

@@ -31,6 +31,7 @@ class AcrossRanks(Objective):
         target = graph.between(ids, gather(ids))
 
     With a chunk_size it may be tiles of the whole instead, `graph.tiles(gather(ids))`: none is made in full.
+    `negatives` are candidates of this rank's anchors: give all ranks the same ones.
 
     A learnable temperature is a shared weight like others; its gradient is averaged over the ranks here, so
     that it needs no DistributedDataParallel, and does not mind one.
@@ -56,8 +57,8 @@ class AcrossRanks(Objective):
     def name(self) -> str:
         return self.objective.name
 
-    def streams(self, n: int) -> bool:
-        return self.objective.streams(n)
+    def streams(self, n: int, views: int = 2) -> bool:
+        return self.objective.streams(n, views)
 
     def check(self, known: Known) -> None:
         # Over several ranks `evaluate` checks: one that raised here would leave the others waiting.

@@ -53,7 +53,7 @@ def cached_backward(
     no_sync: a context under which DistributedDataParallel does not synchronise, `model.no_sync`. It is used
         for all parts but the last one, which synchronises for all.
 
-    Raises ValueError on no parts.
+    Raises ValueError on no parts, and on a loss without a gradient.
 
     >>> from counterpoint.objectives import NTXent
     >>> encoder, pictures = nn.Linear(6, 4), torch.randn(2, 8, 6)
@@ -99,7 +99,9 @@ class Cache(Generic[Part]):
         torch.clear_autocast_cache()
 
     def backward(self, loss: Tensor, backward: Callable[[Tensor], object] = Tensor.backward) -> None:
-        """Add the gradient of the loss of `views` to the parameters."""
+        """Add the gradient of the loss of `views` to the parameters; ValueError for a loss without one."""
+        if not loss.requires_grad:
+            raise ValueError("the loss has no gradient: compute it of the views as they are, grad enabled")
         unit = torch.zeros_like(loss, requires_grad=True)
         backward(loss + unit)
         # What `backward` multiplies by, as a GradScaler does; it will do so once more.

@@ -35,7 +35,9 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Write the state after `step` steps and remove all but the newest `keep`.
+    """Write the state after `step` steps and remove all but the newest `keep` up to it.
+
+    Later ones were passed over as broken when the run was resumed: they do not push this one out.
 
     Raises OSError where the disk is full or read-only; the checkpoints already there stay. Raises ValueError
     for a value in the state that is none of those that can be stored.
@@ -51,7 +53,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
     write_whole(path, lambda file: [file.write(part) for part in (content[:start], digest, content[end:])])
     for left in folder.glob(f".step-*{SUFFIX}.part"):  # by a process that was killed while it wrote
         left.unlink(missing_ok=True)
-    for old in checkpoints(folder)[:-keep]:
+    for old in [other for other in checkpoints(folder) if other <= path][:-keep]:
         old.unlink()
     return path
 
@@ -80,10 +82,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint, whole or not; 0 where there is none."""
-    names = [_NAME.fullmatch(path.name) for path in checkpoints(folder)[-1:]]
-    return max((int(name[1]) for name in names if name), default=0)
+def newest_step(folder: Path, at_most: int) -> int:
+    """The step of the newest checkpoint up to that step, whole or not; 0 where there is none."""
+    steps = [int(path.stem.removeprefix("step-")) for path in checkpoints(folder)]
+    return max((step for step in steps if step <= at_most), default=0)
 
 
 def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:

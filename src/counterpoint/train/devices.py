@@ -218,10 +218,11 @@ def first_only(fabric: Fabric, function: Callable[[], T]) -> T:
 
 
 def seed_step(fabric: Fabric, seed: int, step: int) -> None:
-    """Give each of several processes random numbers of its own: a function of seed, step and process.
+    """Random numbers that are a function of seed, step and process: of several processes, and of a GPU.
 
-    So a resumed run draws the same ones, though a checkpoint holds the state of the first process alone.
+    So each of them has its own, and a resumed run draws the same ones, though a checkpoint holds the random
+    state of the first process alone, and only that of its CPU.
     """
-    if fabric.world_size > 1:
+    if fabric.world_size > 1 or fabric.device.type != "cpu":
         words = np.random.SeedSequence((seed, step, fabric.global_rank)).generate_state(1, np.uint64)
         torch.manual_seed(int(words[0]))

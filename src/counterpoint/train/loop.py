@@ -180,8 +180,8 @@ class Loop:
         self.scheduled: Row = self.schedules.enter(1)
         asked = recipe.train
         self.watch = FiniteLoss(asked.on_nan, run.folder, keys, self.trained, self._say)
-        # With 16 bits the gradients are scaled, and the scaler itself skips those that overflow.
-        self.watch.scaled = asked.precision == "16-mixed"
+        self.precision = fabric.strategy.precision
+        self.watch.scaler = getattr(self.precision, "scaler", None)  # with 16 bits, on a GPU
         counts = {"skipped": asked.on_nan == "skip", "left_out": recipe.data.on_error == "skip"}
         self.logged = (*logged, *self.scheduled, *(name for name, counted in counts.items() if counted))
         self.step, self.seconds = 0, 0.0
@@ -208,7 +208,7 @@ class Loop:
         except Stopped as stop:
             bar.say(
                 f"stopped by {stop.signal.name} after step {self.step} of {self.total}; "
-                f"the same command with --resume continues it from step {newest_step(self.run.checkpoints)}"
+                f"the same command with --resume continues it from step {self._last_saved()}"
             )
             raise
         finally:
@@ -292,7 +292,9 @@ class Loop:
         if not self.watch.gradients_pass(seen):
             return {}
         if self.recipe.optim.clip is not None:
-            self.fabric.clip_gradients(self.encoder, self.optimizer, max_norm=self.recipe.optim.clip)
+            # One that is not finite is for the scaler to leave out, or for the watch to tell of.
+            clip = self.recipe.optim.clip
+            self.fabric.clip_gradients(self.encoder, self.optimizer, max_norm=clip, error_if_nonfinite=False)
         self.optimizer.step()
         if self.follower is not None:
             self.follower.follow(self.trained["encoder"], views, self.step, self.total)
@@ -313,7 +315,8 @@ class Loop:
             return self.loss.with_log(*views, **side) if logged else (self.loss(*views, **side), {})
         except ValueError:
             # Over processes it is raised in all, by the embeddings of one.
-            if not agreed(int(not all(bool(torch.isfinite(view).all()) for view in views))):
+            given = [*views, *(side[name] for name in ("negatives",) if name in side)]
+            if not agreed(int(not all(bool(torch.isfinite(z).all()) for z in given))):
                 raise
             return None, {}
 
@@ -348,6 +351,7 @@ class Loop:
             "encoder": encoder,
             "objective": self.objective.state_dict(),
             "optimizer": optimizer,
+            "scaler": self.precision.state_dict(),
             "random_state": torch.get_rng_state(),
             "skipped": self.watch.skipped,
             "momentum": None if self.follower is None else self.follower.state_dict(),
@@ -357,7 +361,7 @@ class Loop:
         try:
             save_checkpoint(self.run.checkpoints, self.step, state, self.recipe.train.keep)
         except OSError as error:
-            last = newest_step(self.run.checkpoints)
+            last = self._last_saved()
             fault = (
                 f"no checkpoint of step {self.step} could be written ({error.strerror or error}); "
                 f"{f'the last one is of step {last}' if last else 'there is none before it'}"
@@ -365,6 +369,9 @@ class Loop:
             if self.step == self.total:
                 raise OSError(f"{fault}: make room, and --resume goes on from there") from None
             bar.say(f"{fault}: training goes on")
+
+    def _last_saved(self) -> int:
+        return newest_step(self.run.checkpoints, self.step)
 
     def _place(self) -> str:
         """Where the steps are computed: what may differ on resuming, and then changes the last bits."""
@@ -388,5 +395,7 @@ class Loop:
         self.objective.load_state_dict(state["objective"])
         if self.follower is not None:
             self.follower.load_state_dict(state["momentum"])
+        if scaler := state.get("scaler"):
+            self.precision.load_state_dict(scaler)
         self.watch.skipped = state["skipped"]
         self.step, self.seconds, self._random_state = state["step"], state["seconds"], state["random_state"]

@@ -27,13 +27,13 @@ class Follower(nn.Module):
         super().__init__()
         if isinstance(encoder, TwoTowers):
             raise ValueError("momentum goes with pictures alone, and model.text adds captions to them")
-        self.encoder = MomentumEncoder(encoder, asked.rate, asked.schedule)
+        self.encoder = MomentumEncoder(encoder, asked.rate, asked.schedule).eval()
         self.queue: Queue | None = None
         if asked.queue is not None:
-            self.encoder.eval()
             width = self.encoder(torch.zeros(1, 3, size, size))[1].shape[1]
-            self.encoder.train()
             self.queue = Queue(asked.queue, width)
+        # As the trained one: BatchNorm normalises by the batch, however the encoder was left.
+        self.encoder.train()
 
     def embed(self, trained: nn.Module, batch: Batch, fabric: Fabric) -> tuple[Tensor, ...]:
         """The first view by the trained encoder, with a gradient, and the others by its follower."""

@@ -27,6 +27,7 @@ from counterpoint.train.signals import agreed
 
 IN_A_ROW = 20  # so many skipped steps without one that is taken say that the weights are the cause
 NAMED = 3
+LEAST_SCALE = 1e-4  # a loss scale that has fallen below it says that no scale would do
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,11 @@ class FiniteLoss:
         the batch, `nan-step-N-process-K`. keys: of all samples, by id.
     trained: what the gradients are of, and whose buffers a skipped step must not change; with the objective
         as its child of that name.
-    scaled: whether the gradients are those of a scaled loss, which may overflow as a matter of course.
+    scaler: what scales the loss where it is computed in 16 bits. Gradients then overflow as a matter of
+        course, and the scaler leaves those steps out by itself, until its scale is too small to be true.
     """
 
-    scaled = False
+    scaler: torch.amp.GradScaler | None = None
 
     def __init__(
         self, policy: str, folder: Path, keys: Keys, trained: nn.Module, say: Callable[[str], None]
@@ -77,6 +79,7 @@ class FiniteLoss:
         if self.policy == "stop" and seen.loss is not None and seen.loss.is_cuda:
             self._look_later(seen, seen.loss)
             return True
+        self._arrived()  # of two losses that are not finite the earlier is told
         return self._judge(seen, seen.loss is not None and bool(torch.isfinite(seen.loss.detach())))
 
     def gradients_pass(self, seen: Seen) -> bool:
@@ -84,9 +87,9 @@ class FiniteLoss:
 
         Looked at under "skip" only; under "stop" the loss of the next step tells, or `settle`.
         """
-        if self.policy == "stop" or self.scaled:
+        if self.policy == "stop":
             return True
-        passes = self._judge(seen, self._gradients_are_finite())
+        passes = self.scaler is not None or self._judge(seen, self._gradients_are_finite())
         self._row = 0 if passes else self._row
         return passes
 
@@ -119,10 +122,17 @@ class FiniteLoss:
     def settle(self) -> None:
         """Before weights are saved: ValueError where the last step should not have changed them.
 
-        Looks at the loss that is still on its way from a GPU, and at the gradients.
+        Looks at the loss that is still on its way from a GPU, and at the gradients, or at how far a scaler
+        had to go to make them finite.
         """
         self._arrived()
-        if self.policy == "stop" and not self.scaled and self._last and not self._gradients_are_finite():
+        if self._last is None:
+            return
+        if self.scaler is not None:
+            if (scale := self.scaler.get_scale()) < LEAST_SCALE:
+                since = f", nor were they before it, and the scale of the loss has fallen to {scale:.0e}"
+                self._stop(self._last, since, what="gradients are")
+        elif self.policy == "stop" and not self._gradients_are_finite():
             self._stop(self._last, what="gradient is")
 
     def _gradients_are_finite(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from torch.multiprocessing.spawn import ProcessExitedException
 from torch.multiprocessing.spawn import start_processes as torch_start
 
-from counterpoint.train.signals import StopSignals
+from counterpoint.train.signals import Stopped, StopSignals
 
 GRACE = 5.0  # seconds that the other processes have to leave by themselves when one has failed
 
@@ -25,12 +25,13 @@ def start_processes(count: int, function: Callable[[], object]) -> None:
     """Call the function in so many new processes, each with its LOCAL_RANK, and wait for them.
 
     Where one raises, the others are stopped and its error is raised here, with its number. Where one is
-    killed, that is a ChildProcessError. A signal to stop is passed on to all.
+    killed, that is a ChildProcessError. A signal to stop is passed on to all; where it ends them before they
+    heed it, `Stopped` is raised.
 
     function: something that pickles; a script of yours needs `if __name__ == "__main__":`.
     """
     port = os.environ.get("MASTER_PORT") or _free_port()
-    with tempfile.TemporaryDirectory(prefix="counterpoint-") as folder:
+    with tempfile.TemporaryDirectory(prefix="counterpoint-") as folder, StopSignals() as signals:
         context = torch_start(  # type: ignore[no-untyped-call]
             _process,
             (function, port, Path(folder), warnings.showwarning),
@@ -39,23 +40,26 @@ def start_processes(count: int, function: Callable[[], object]) -> None:
             start_method="spawn",
         )
         try:
-            with StopSignals() as signals:
-                told = False
-                while not context.join(timeout=0.2, grace_period=GRACE):
-                    if signals.asked and not told:
-                        told = True
-                        for pid in context.pids():
-                            os.kill(pid, signals.asked)
+            told = False
+            while not context.join(timeout=0.2, grace_period=GRACE):
+                if signals.asked and not told:
+                    told = True
+                    for process in context.processes:
+                        if process.is_alive():  # the number of one that has ended may be another's
+                            os.kill(process.pid, signals.asked)
         except ProcessExitedException as error:
             failures = [pickle.loads(file.read_bytes()) for file in Path(folder).glob("*.error")]
             # The first to fail is the reason; the others only lost their connection to it.
             failures.sort(key=lambda failure: failure[:2])
             codes = [process.exitcode for process in context.processes]
             # Those that did not leave by themselves were sent a SIGTERM.
-            killed = [i for i, code in enumerate(codes) if code < 0 and code != -signal.SIGTERM]
+            ours = (-signal.SIGTERM, -signals.asked)
+            killed = [i for i, code in enumerate(codes) if code < 0 and code not in ours]
             if killed and all(lost for lost, *_ in failures):
                 name = signal.Signals(-codes[killed[0]]).name
                 raise ChildProcessError(f"process {killed[0]} of {count} was killed by {name}") from None
+            if signals.asked and all(lost for lost, *_ in failures):
+                raise Stopped(signals.asked) from None
             if not failures:
                 raise ChildProcessError(f"one of {count} processes ended without a word: {error}") from None
             *_, rank, failure, trace = failures[0]

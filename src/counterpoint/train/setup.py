@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -166,6 +166,12 @@ def load_encoder(recipe: Recipe) -> Encoder:
     return build_towers(encoder, **text, head_norm=norm, head_activation=activation, seed=recipe.seed)
 
 
+def takes_tiles(objective: Objective, recipe: Recipe) -> Callable[[int], bool]:
+    """Whether the target of so many samples is best given by tiles, each having the views of the recipe."""
+    views = recipe.views.spec.count + (recipe.model.text is not None)
+    return partial(objective.streams, views=views)
+
+
 @dataclass(frozen=True)
 class Relations:
     """What the objective is told of the samples of a batch, looked up by their ids."""
@@ -181,7 +187,8 @@ class Relations:
     ) -> Relations:
         """Those side arguments that the objective uses; ValueError where the data lacks a required one."""
         labels = train.column(recipe.data.label).values if "labels" in objective.requires else None
-        return cls(labels, graph if "target" in objective.accepts else None, objective.streams)
+        wanted = graph if "target" in objective.accepts else None
+        return cls(labels, wanted, takes_tiles(objective, recipe))
 
     def batch(self, ids: Tensor, device: torch.device, everyone: Tensor | None = None) -> dict[str, Any]:
         """The side arguments for these samples.

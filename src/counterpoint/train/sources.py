@@ -18,7 +18,15 @@ from counterpoint.models.towers import TwoTowers
 from counterpoint.objectives import Objective
 from counterpoint.similarity import ShuffledGraph, SimilarityGraph
 from counterpoint.train.recipe import Data, Recipe
-from counterpoint.train.setup import Relations, Say, Splits, check_columns, load_graph, load_splits
+from counterpoint.train.setup import (
+    Relations,
+    Say,
+    Splits,
+    check_columns,
+    load_graph,
+    load_splits,
+    takes_tiles,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,8 @@ def _from_stream(
     )
     wanted = graph if "target" in objective.accepts else None
     # A stream may draw a sample twice for one batch, which then is no other sample.
-    relations = Relations(None, wanted, objective.streams, same="ids" in objective.accepts)
+    same = "ids" in objective.accepts
+    relations = Relations(None, wanted, takes_tiles(objective, recipe), same)
     samples = recipe.train.batch_size if graph is None else len(graph)
     return Training(source, relations, samples, source.keys)
 
