@@ -291,9 +291,8 @@ class Loop:
             cache.backward(loss, self.fabric.backward)
         if not self.watch.gradients_pass(seen):
             return {}
-        if self.recipe.optim.clip is not None:
+        if (clip := self.recipe.optim.clip) is not None:
             # One that is not finite is for the scaler to leave out, or for the watch to tell of.
-            clip = self.recipe.optim.clip
             self.fabric.clip_gradients(self.encoder, self.optimizer, max_norm=clip, error_if_nonfinite=False)
         self.optimizer.step()
         if self.follower is not None:
