@@ -329,6 +329,7 @@ def bad_calls(rank: int) -> dict[str, str]:
         "call": lambda: ntxent(z, z) if rank else ntxent.with_log(z, z),
         "local target": lambda: AcrossRanks(XCLR())(z, z, target=torch.rand(len(z), len(z))),
         "flat target": lambda: AcrossRanks(XCLR())(z, z, target=torch.rand(7)),
+        "no target": lambda: AcrossRanks(XCLR())(z, z, target=5 if rank else torch.rand(())),
         "empty": lambda: ntxent(z[: 3 * rank], z[: 3 * rank]),
         "nan": lambda: ntxent.with_log(nan, nan),
         "anchors": lambda: ntxent(z, z, anchors=slice(0, 1)),
@@ -381,8 +382,13 @@ def work(rank: int, folder: Path, port: int, block: str) -> None:
             for counts, reverse in turns(name):
                 results[name, counts, reverse] = outcome(case, counts, reverse, rank, shared)
         results["cost"] = {name: cost(make, (64, 192), rank) for name, make in COUNTED.items()}
+        learned = CLIP(learnable=True)
+        AcrossRanks(learned)(torch.eye(3), torch.eye(3)).backward()
         dist.barrier()
         dist.destroy_process_group()
+        learned.zero_grad()
+        learned(torch.eye(3), torch.eye(3)).backward()
+        results["after"] = learned.log_scale.grad
     elif block:
         os.environ.update(RANK=str(rank - 2), LOCAL_RANK=str(rank - 2), WORLD_SIZE="2")
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))

@@ -24,7 +24,7 @@ def mean(values: list[Tensor]) -> Tensor:
 
 
 def log_sum_exp(values: list[Tensor]) -> Tensor:
-    highest = max(float(v) for v in values)
+    highest = max(float(v.detach()) for v in values)
     return sum((torch.exp(v - highest) for v in values[1:]), torch.exp(values[0] - highest)).log() + highest
 
 

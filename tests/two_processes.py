@@ -23,9 +23,14 @@ OBJECTIVES = {
         "objective": {"name": "xclr", "tau": 0.2, "chunk_size": 3},
         "similarity": {"graph": "label"},
     },
+    "moco": {
+        "objective": {"name": "infonce", "tau": 0.2},
+        "momentum": {"rate": 0.8, "queue": 17},  # less than the 26 keys of a step
+        "views": {"preset": "simclr_small", "size": 24, "count": 3},
+    },
     "bad": {"objective": {"name": "bad"}},
 }
-ALIKE = ("ntxent", "xclr", "mmcl", "streamed")
+ALIKE = ("ntxent", "xclr", "mmcl", "streamed", "moco")
 
 
 class Bad(NTXent):

@@ -53,6 +53,13 @@ def test_four_processes_are_one(ranks: Results, name: str):
     check(name, [results["four", name] for results in ranks], alone(name, False))
 
 
+def test_a_learned_temperature_when_the_processes_have_parted(ranks: Results):
+    alone = CLIP(learnable=True)
+    alone(torch.eye(3), torch.eye(3)).backward()
+    for rank in (0, 1):
+        assert torch.equal(ranks[rank]["after"], alone.log_scale.grad)
+
+
 def test_some_of_the_ranks(ranks: Results):
     for group in ("group", "device group"):
         check("sum", [ranks[1][group], ranks[3][group]], alone("sum", False))
@@ -104,6 +111,7 @@ REFUSED = {
     "call": "got with_log on rank 0, forward on rank 1",
     "local target": "(3, 7) on rank 0, (4, 7) on rank 1, got (3, 3) on rank 0, (4, 4) on rank 1; graph",
     "flat target": "target must be floating and (n_local, n), got torch.float32 (7,)",
+    "no target": "target must be floating and (n_local, n), got torch.float32 ()",
     "empty": "rank 0: NTXent: view 0 must be a floating tensor (n, d)",
     "nan": "rank 0: NTXent: view 0 must be finite",
     "anchors": "anchors are chosen by AcrossRanks",

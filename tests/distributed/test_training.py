@@ -58,6 +58,15 @@ def test_two_processes_train_as_one_does(both, one, objective):
     assert all(w.dtype == torch.float64 for w in load_checkpoint(end(run))["encoder"].values())
 
 
+def test_the_queue_and_the_momentum_encoder_of_two_processes_are_those_of_one(both, one):
+    found, wanted = (load_checkpoint(end(run))["momentum"] for run in (Run(both / "moco"), one["moco"]))
+    assert found["queue._extra_state"] == wanted["queue._extra_state"]
+    assert len(wanted["queue.slots"]) == 17
+    tensors = [name for name, value in wanted.items() if isinstance(value, torch.Tensor)]
+    for name in tensors:
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-12)
+
+
 def test_two_processes_with_a_gradient_cache_train_as_one_without(both, one):
     assert_alike(Run(both / "parts"), one["ntxent"])
 

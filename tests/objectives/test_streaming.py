@@ -324,8 +324,8 @@ def test_auto_counts_the_rows_of_all_views():
             assert objective.streams(FROM // views, views)
             assert not objective.streams(FROM // views - 1, views)
     blocks = NTXent(map="sparsemax")
-    assert blocks.streams(2048, 8)
-    assert not blocks.streams(2048, 2)
+    assert blocks.streams(256, 8)
+    assert not blocks.streams(256, 2)
 
 
 def test_a_batch_is_taken_as_its_rows_say(monkeypatch: pytest.MonkeyPatch):

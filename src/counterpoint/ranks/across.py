@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from counterpoint.objectives.base import SIDES, Known, Log, Objective, WeightedSum
 from counterpoint.objectives.checks import check_views, sample_integers
+from counterpoint.objectives.tiles import Tiles
 from counterpoint.ranks.collectives import DTYPES, Ranks, by_rank
 
 NO_SHAPE = (-1, -1)
@@ -73,7 +74,7 @@ class AcrossRanks(Objective):
         ranks = Ranks.of(self.group)
         if ranks is None:
             return self.objective.evaluate(views, known, with_log)
-        self._average_own_gradients(ranks)
+        self._average_own_gradients()
         counts = self._agree(ranks, views, known, with_log)
         n, terms = sum(counts), list(_terms(self.objective))
         moments = {k: sums for k, term in enumerate(terms) if (sums := term.moments(views, n)) is not None}
@@ -126,8 +127,7 @@ class AcrossRanks(Objective):
             _integers(side, known, views[0])
         if with_log:
             self.objective.check_values(views, known)
-        tiled = NO_SHAPE if known.target is None else (len(known.target),) * 2
-        shape = tuple(getattr(known.target, "shape", tiled))
+        shape = _shape(known.target)
         if len(shape) != 2 or (isinstance(known.target, Tensor) and not known.target.is_floating_point()):
             raise ValueError(f"target must be floating and (n_local, n), got {_kind(known.target)} {shape}")
         kind = DTYPES.index(torch.stack([z[:0] for z in views]).dtype)
@@ -138,12 +138,19 @@ class AcrossRanks(Objective):
         if len(set(values)) > 1:
             raise ValueError(f"{self.name} needs {what}, got {by_rank(values)}")
 
-    def _average_own_gradients(self, ranks: Ranks) -> None:
+    def _average_own_gradients(self) -> None:
+        average = partial(_mean_over, self.group)
         for parameter in self.objective.parameters():
             if parameter.requires_grad and not getattr(parameter, "averaged_over_ranks", False):
-                parameter.register_hook(ranks.mean)  # type: ignore[no-untyped-call]
+                parameter.register_hook(average)  # type: ignore[no-untyped-call]
                 # On the parameter: a deep copy of the objective has neither the hook nor this.
                 parameter.averaged_over_ranks = True  # type: ignore[attr-defined]
+
+
+def _mean_over(group: dist.ProcessGroup | None, grad: Tensor) -> Tensor:
+    """The mean over the ranks there are by then: training may go on when their group is gone."""
+    ranks = Ranks.of(group)
+    return grad if ranks is None else ranks.mean(grad)
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,15 @@ class Batch:
             # In one type and place, whatever it is in on each rank.
             target = self.ranks.collect(target.detach().to(self.views[0]), self.counts)
         return replace(self.known, target=target, anchors=None)
+
+
+def _shape(target: object) -> tuple[int, ...]:
+    """Of a target, (n, n) for tiles of n samples; empty where it is neither, and NO_SHAPE for none."""
+    if target is None:
+        return NO_SHAPE
+    if isinstance(target, Tensor):
+        return tuple(target.shape)
+    return (len(target),) * 2 if isinstance(target, Tiles) else ()
 
 
 def _kind(target: object) -> str:

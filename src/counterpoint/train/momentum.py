@@ -51,4 +51,5 @@ class Follower(nn.Module):
         """After a step: move towards the encoder, and keep the step's embeddings of all processes."""
         self.encoder.update(encoder, step, total)
         if self.queue is not None:
-            self.queue.push(gather(torch.cat(views[1:]).detach()))
+            keys = gather(torch.stack(views[1:], dim=1).detach())
+            self.queue.push(torch.cat(keys.unbind(1)))  # in the order that one process has them in
