@@ -316,8 +316,9 @@ def _bar(title: str, shown: bool) -> Iterator[Report | None]:
         progress.update(task, completed=done, total=total, rate=f"{rate:,.0f}")
         if not live and now - said > LINE_EVERY:
             said = now
-            left = (total - done) / rate if rate else float("nan")
-            line = f"{title}: {done:,} done, {rate:,.0f} texts/s, {left:.0f} s left"
+            line = f"{title}: {done:,} done"
+            if rate:  # nothing is done before the first chunk: no rate yet, and no time left
+                line += f", {rate:,.0f} texts/s, {(total - done) / rate:.0f} s left"
             err_console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     with progress:

@@ -14,6 +14,7 @@ from pictures import refused
 from PIL import Image
 from store_encoders import Hashed
 
+from counterpoint import cli_similarity
 from counterpoint.data.samples import Labels, Samples
 from counterpoint.similarity import (
     EmbeddingGraph,
@@ -382,3 +383,14 @@ def test_class_names_as_a_table_has_them_are_those_of_the_data(tmp_path):
     other = Labels(labels.values, ["violin", "bus"])
     with refused("100 of 200 differ", "'bus'"):
         section.build(samples(None, labels={"kind": other}))
+
+
+def test_progress_before_the_first_chunk_has_no_rate_and_no_time_left(monkeypatch, capsys):
+    monkeypatch.setattr(cli_similarity, "LINE_EVERY", -1.0)
+    with cli_similarity._bar("5 texts", shown=True) as report:
+        report(0, 5)
+        report(4, 5)
+    first, second = capsys.readouterr().err.strip().splitlines()
+    assert first == "5 texts: 0 done"
+    assert second.startswith("5 texts: 4 done, ")
+    assert second.endswith(" s left")

@@ -153,3 +153,15 @@ def test_the_report_names_the_protocols(comparison, tmp_path):
 def test_faults_are_named(word, message):
     with pytest.raises(ValueError, match=message):
         parse_recipe(override(SMALL, [word]))
+
+
+def test_a_recipe_without_the_text_tower_it_needs_is_refused_before_the_first_trains(tmp_path):
+    recipes = [
+        parse_recipe(SMALL | {"name": "a"}),
+        parse_recipe(override(SMALL, ["evaluate.retrieval=true"])),
+    ]
+    with pytest.raises(
+        ValueError, match=r"recipe 'small': evaluate\.retrieval embeds texts: it needs model\.text"
+    ):
+        compare(recipes, [0], tmp_path, console=quiet())
+    assert list(tmp_path.iterdir()) == []

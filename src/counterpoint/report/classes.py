@@ -163,9 +163,15 @@ def _read_graph(path: Path) -> tuple[str, str, tuple[str, ...], Matrix]:
             name, column = str(stored["name"]), str(stored["column"])
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a graph file: {error}") from error
-    if similarity.shape != (len(names), len(names)) or not np.isfinite(similarity).all():
+    if similarity.shape != (len(names), len(names)):
         raise ValueError(
-            f"{path}: similarity must be finite and ({len(names)}, {len(names)}) for {len(names)} names, "
+            f"{path}: similarity must be ({len(names)}, {len(names)}) for {len(names)} names, "
             f"got {similarity.shape}"
+        )
+    if lacking := np.argwhere(~np.isfinite(similarity)).tolist():  # classes of one sample, or of none
+        a, b = lacking[0]
+        raise ValueError(
+            f"{path}: similarity must be finite, but that of {names[a]!r} and {names[b]!r} is "
+            f"{similarity[a, b]}: it needs two different training samples of these classes"
         )
     return name, column, names, similarity

@@ -42,7 +42,7 @@ from counterpoint.train.loop import fit
 from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim, differences
 from counterpoint.train.setup import load_encoder, load_graph
-from counterpoint.train.sources import evaluation_splits, measure_with_text
+from counterpoint.train.sources import check_text_tower, evaluation_splits, measure_with_text
 
 SHOWN_K = 20
 LONGEST_WORD = len("assignment")
@@ -246,6 +246,7 @@ def plan(
     # Seed by seed, so that a stopped comparison has whole rows to show.
     runs = [recipe.model_copy(update={"seed": seed}) for seed in seeds for recipe in recipes]
     for recipe in runs:
+        check_text_tower(recipe)
         run = Run(run_folder(out, recipe))
         if run.exists and not (resume or overwrite):
             raise ValueError(

@@ -154,13 +154,21 @@ def evaluation_splits(recipe: Recipe, say: Say = print) -> Splits:
     return Splits(samples, samples)
 
 
+def check_text_tower(recipe: Recipe) -> None:
+    """ValueError where the recipe asks for what only a text tower can do, and has none."""
+    asked = recipe.evaluate
+    for name, wanted in (("zero_shot", asked.zero_shot), ("retrieval", asked.retrieval)):
+        if wanted and recipe.model.text is None:
+            raise ValueError(
+                f"recipe {recipe.name!r}: evaluate.{name} embeds texts: it needs model.text, a text tower"
+            )
+
+
 def check_evaluation(recipe: Recipe, splits: Splits) -> None:
     """ValueError where the recipe asks to measure what its data or its model does not have."""
     check_columns(recipe, splits)
+    check_text_tower(recipe)
     asked, test = recipe.evaluate, splits.test
-    for name, wanted in (("zero_shot", asked.zero_shot), ("retrieval", asked.retrieval)):
-        if wanted and recipe.model.text is None:
-            raise ValueError(f"evaluate.{name} embeds texts: it needs model.text, a text tower")
     if asked.retrieval and test.captions is None and test.all_captions is None:
         raise ValueError(f"evaluate.retrieval needs captions, and data {test.name!r} has none")
     if asked.zero_shot is not None:
