@@ -35,6 +35,19 @@ def test_the_same_samples_are_held_out_every_time():
     assert list(first.keys) == list(again.keys)
 
 
+def test_the_rows_of_one_picture_are_held_out_together(tmp_path):
+    pictures(tmp_path, 12)
+    rows = [(f"{i:03d}.png", f"caption {k} of {i}") for k in range(3) for i in range(12)]
+    with (tmp_path / "captions.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "caption"), *rows])
+    splits = load_splits(
+        recipe(source="table", path=str(tmp_path / "captions.csv"), train=None, holdout=0.5).data
+    )
+    shown = [{key.split("#")[0] for key in part.keys} for part in (splits.train, splits.test)]
+    assert (len(splits.train), len(splits.test)) == (18, 18)
+    assert (len(shown[0]), len(shown[1]), shown[0] & shown[1]) == (6, 6, set())
+
+
 def test_a_limit_keeps_the_test_split_whole():
     splits = load_splits(recipe(source="shapes", count=100, size=16, limit=30).data)
     assert len(splits.train) == 30

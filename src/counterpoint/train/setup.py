@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -53,13 +53,14 @@ def _splits(key: str) -> tuple[Splits, list[str]]:
     data = Data.model_validate_json(key)
     train, skipped = _load(data, data.train)
     if data.holdout:
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(HOLDOUT_SEED))
-        kept = round(len(train) * (1 - data.holdout))
-        if kept in (0, len(train)):
-            raise ValueError(
-                f"data.holdout={data.holdout} leaves one side empty: there are {len(train)} samples"
-            )
-        train, test = train.subset(order[:kept]), train.subset(order[kept:])
+        picture = _pictures(train.keys)
+        count = int(picture.max()) + 1
+        place = torch.randperm(count, generator=torch.Generator().manual_seed(HOLDOUT_SEED)).argsort()
+        kept = round(count * (1 - data.holdout))
+        if kept in (0, count):
+            raise ValueError(f"data.holdout={data.holdout} leaves one side empty: there are {count} samples")
+        order, split = place[picture].argsort(stable=True), int((place[picture] < kept).sum())
+        train, test = train.subset(order[:split]), train.subset(order[split:])
     else:
         test, more = _load(data, data.test)
         skipped = skipped + more
@@ -70,6 +71,17 @@ def _splits(key: str) -> tuple[Splits, list[str]]:
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(HOLDOUT_SEED))
         train = train.subset(order[: data.limit].sort().values)
     return Splits(train, test), skipped
+
+
+def _pictures(keys: Sequence[str]) -> Tensor:
+    """Which picture each sample shows `(n,)`: rows of a table may share one, as `PATH`, `PATH#2`, ..."""
+    there, numbers = set(keys), dict[str, int]()
+
+    def first(key: str) -> str:
+        path, _, number = key.rpartition("#")
+        return path if number.isdigit() and path in there else key
+
+    return torch.tensor([numbers.setdefault(first(key), len(numbers)) for key in keys])
 
 
 def _load(data: Data, split: str | None) -> tuple[Samples, list[str]]:
