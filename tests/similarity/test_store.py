@@ -144,11 +144,11 @@ def test_keys_over_several_blocks(tmp_path, monkeypatch):
 
 def test_a_flipped_byte_anywhere_is_detected(copy):
     for name in sorted(path.name for path in copy.iterdir()):
-        if name == "manifest.json":
-            continue
         file = copy / name
         content = file.read_bytes()
         place = len(content) // 2 if name == files.VECTORS else len(content) - 1
+        if name == "manifest.json":
+            place = content.index(b'"data": "') + 9  # a text that nothing else is held against
         file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with refused("damaged", name):
             EmbeddingStore.open(copy).check()
@@ -219,9 +219,10 @@ def test_a_store_cut_short_is_refused_at_once(copy):
     [
         ({"version": 2}, "version"),
         ({"samples": 0}, "samples"),
-        ({"samples": 201}, "index.npy has 200 rows"),
+        ({"samples": 201}, "SHA-256"),
+        ({"sha256": ""}, "SHA-256"),
         ({"extra": 1}, "extra"),
-        ({"files": {}}, "must list"),
+        ({"files": {}}, "SHA-256"),
     ],
 )
 def test_a_manifest_that_is_not_one(copy, change, part):

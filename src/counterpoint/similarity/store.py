@@ -18,7 +18,6 @@ from counterpoint.similarity.store_encode import texts_of
 from counterpoint.similarity.store_files import (
     CHUNKS,
     INDEX,
-    SIDE_FILES,
     TEXTS,
     VECTORS,
     Ints,
@@ -83,6 +82,7 @@ class Manifest(Plan):
 
     vectors_sha256: the SHA-256 of the SHA-256 of all chunks, as `vectors.sha256` lists them.
     files: bytes and SHA-256 of every other file.
+    sha256: of the manifest itself, without this.
     """
 
     format: Literal["counterpoint similarity store"] = "counterpoint similarity store"
@@ -91,6 +91,11 @@ class Manifest(Plan):
     width: int = Field(ge=1)
     vectors_sha256: str
     files: dict[str, tuple[int, str]]
+    sha256: str = ""
+
+    def digest(self) -> str:
+        """The SHA-256 of everything but `sha256`."""
+        return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
 
     @property
     def plan(self) -> Plan:
@@ -308,8 +313,8 @@ def read_manifest(folder: Path) -> Manifest:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"])
         raise ValueError(f"{file} cannot be read: {where or 'JSON'}: {fault['msg']}") from None
-    if set(manifest.files) != set(SIDE_FILES):
-        raise ValueError(f"{file} must list {', '.join(SIDE_FILES)}")
+    if manifest.sha256 != manifest.digest():
+        raise ValueError(f"store {folder} is damaged: {MANIFEST} has another SHA-256")
     return manifest
 
 

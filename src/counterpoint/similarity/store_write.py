@@ -288,5 +288,6 @@ def _finish(folder: Path, plan: Plan) -> None:
             name: ((folder / name).stat().st_size, file_digest(folder / name)) for name in sorted(SIDE_FILES)
         },
     )
-    write_whole(folder / MANIFEST, manifest.model_dump_json(indent=1).encode() + b"\n")
+    sealed = manifest.model_copy(update={"sha256": manifest.digest()})
+    write_whole(folder / MANIFEST, sealed.model_dump_json(indent=1).encode() + b"\n")
     _clear(folder, [BUILDING, DONE])
