@@ -130,8 +130,8 @@ def test_retrieval_with_several_captions_against_a_slow_loop():
             row in sorted(range(len(order)), key=lambda r: -cosine(h[r], vector))[:k]
             for row, vector in captions
         )
-        assert results["recall", k, "a to b"].value == pytest.approx(any_of / len(order))
-        assert results["recall", k, "b to a"].value == pytest.approx(its_one / len(captions))
-    assert results["recall", 1, "b to a"].n == len(captions)
+        assert results["recall", k, "picture to caption"].value == pytest.approx(any_of / len(order))
+        assert results["recall", k, "caption to picture"].value == pytest.approx(its_one / len(captions))
+    assert results["recall", 1, "caption to picture"].n == len(captions)
     assert ("assignment", None, "one to one") in results
-    assert results["recall", 1, "a to b"].settings["column"] == "caption"
+    assert results["recall", 1, "picture to caption"].settings["column"] == "caption"

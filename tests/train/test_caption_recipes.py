@@ -54,14 +54,32 @@ def test_small(folder, tmp_path, method):
             (r.metric, r.settings["direction"], r.n) for r in results if r.settings.get("k") in (None, 1)
         ]
         assert asked == [
-            ("recall", "a to b", 12),
-            ("mAP", "a to b", 12),
-            ("recall", "b to a", 24),
-            ("mAP", "b to a", 24),
+            ("recall", "picture to caption", 12),
+            ("mAP", "picture to caption", 12),
+            ("recall", "caption to picture", 24),
+            ("mAP", "caption to picture", 24),
             ("assignment", "one to one", 12),
         ]
     else:
         assert results == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["objective=[{name: sparseclr}, {name: qare, weight: 0.5}]"],
+        ["objective={name: xclr, tau: 0.1, tau_s: 0.1}", "similarity={graph: caption, encoder: minilm}"],
+    ],
+)
+def test_other_losses_on_picture_and_caption(folder, tmp_path, words):
+    words = [f"data.path={folder}", "views.size=32", "data.holdout=0.5", *words, "name=other"]
+    recipe, run, rows = two_steps("captions/clip", words, tmp_path)
+    assert recipe.name == "other"
+    assert all(0 < row["loss"] < 100 for row in rows)
+    assert {r.settings["direction"] for r in measure(run, quiet())} >= {
+        "picture to caption",
+        "caption to picture",
+    }
 
 
 @pytest.mark.parametrize(

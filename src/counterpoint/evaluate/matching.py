@@ -44,6 +44,7 @@ def matching(
     k: int | Sequence[int] | None = None,
     assignment: bool = True,
     tile: int = 256,
+    sides: tuple[str, str] = ("a", "b"),
 ) -> list[Result]:
     """Recall at each k and mAP from a to b, the same from b to a, and the share that assignment matches.
 
@@ -58,6 +59,7 @@ def matching(
     assignment: also match identities one to one, each by the mean direction of its rows. It takes time that
         grows with the cube of their number: a second for 1000, minutes for 10 000.
     tile: queries per tile. It moves memory and time, not the number.
+    sides: what the results call the two, as in "a to b".
 
     Raises ValueError for sides of different layer or width, for fewer than two identities on both sides, a
     column that is missing and a k out of range.
@@ -75,9 +77,10 @@ def matching(
     if type(tile) is not int or tile < 1:
         raise ValueError(f"tile must be at least 1, a whole number, got {tile!r}")
     results = []
+    first, second = sides
     for direction, (queries, query_ids, base, base_ids) in {
-        "a to b": (pairs.a, pairs.a_ids, pairs.b, pairs.b_ids),
-        "b to a": (pairs.b, pairs.b_ids, pairs.a, pairs.a_ids),
+        f"{first} to {second}": (pairs.a, pairs.a_ids, pairs.b, pairs.b_ids),
+        f"{second} to {first}": (pairs.b, pairs.b_ids, pairs.a, pairs.a_ids),
     }.items():
         before, precision = ranks(queries, query_ids, base, base_ids, tile)
         settings = {**pairs.settings, "direction": direction}

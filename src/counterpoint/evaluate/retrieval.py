@@ -60,7 +60,7 @@ def retrieval(
     embed: Callable[[list[str]], Tensor],
     k: int | Sequence[int] | None = None,
 ) -> list[Result]:
-    """Recall@k and mAP from picture ("a") to caption ("b") and back, and the share that assignment matches.
+    """Recall@k and mAP from picture to caption and back, and the share that assignment matches.
 
     From pictures to captions, recall@k is the share of pictures with any of their captions among the k
     nearest. From captions to pictures it is the share of captions, all of them, whose picture is. Assignment
@@ -74,7 +74,13 @@ def retrieval(
     >>> pictures = Features(torch.eye(2), ["x", "y"], name="two", layer="z")
     >>> embed = lambda texts: torch.tensor([[0.0, 1.0] if text == "a line" else [1.0, 0.0] for text in texts])
     >>> [(r.metric, r.settings["direction"], r.n, r.value) for r in retrieval(pictures, samples, embed)][:2]
-    [('recall', 'a to b', 2, 1.0), ('mAP', 'a to b', 2, 1.0)]
+    [('recall', 'picture to caption', 2, 1.0), ('mAP', 'picture to caption', 2, 1.0)]
     """
     sides = caption_sides(pictures, samples, embed)
-    return matching(*sides, column=COLUMN, k=k, assignment=len(pictures) <= LARGEST_ASSIGNMENT)
+    return matching(
+        *sides,
+        column=COLUMN,
+        k=k,
+        assignment=len(pictures) <= LARGEST_ASSIGNMENT,
+        sides=("picture", "caption"),
+    )
