@@ -56,7 +56,9 @@ def build(
         list[str] | None, typer.Option(help="sentence with {} for the text; several are averaged")
     ] = None,
     encoder: Annotated[str, typer.Option(help="text encoder: minilm, a model's name or folder")] = "minilm",
-    batch_size: Annotated[int, typer.Option(help="texts per forward pass", min=1)] = 256,
+    batch_size: Annotated[
+        int | None, typer.Option(help="texts per forward pass; else 64 on a CPU, 256 elsewhere", min=1)
+    ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     devices: Annotated[int, typer.Option(help="processes, or GPUs, of this machine", min=1)] = 1,
     nodes: Annotated[int, typer.Option(help="machines that share the folder", min=1)] = 1,

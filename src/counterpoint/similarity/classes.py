@@ -155,7 +155,7 @@ class EmbeddingGraph(SimilarityGraph):
         cls,
         captions: Sequence[str],
         encoder: str = PACKAGED,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         device: str | None = None,
     ) -> Self:
         """One caption per sample: the graph of X-CLR on image-caption pairs. Equal captions have exactly 1.

@@ -32,7 +32,7 @@ def build_store(
     templates: Sequence[str] = ("{}",),
     data: str = "texts",
     text: str = "caption",
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: str | None = None,
     chunk_rows: int = CHUNK_ROWS,
     overwrite: bool = False,

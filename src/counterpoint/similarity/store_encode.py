@@ -16,7 +16,8 @@ from counterpoint.data.samples import Samples
 from counterpoint.extras import need
 from counterpoint.similarity.classes import clean_names
 from counterpoint.similarity.store_files import file_digest
-from counterpoint.similarity.text import PACKAGED, _is_path, _load, _quiet
+from counterpoint.similarity.text import PACKAGED, _is_path, _load
+from counterpoint.similarity.text_batches import check_batch_size, encode_in_batches
 from counterpoint.similarity.text_clip import ClipEncoder, clip_revision
 from counterpoint.similarity.text_models import POOLED, STATIC, pooled_name
 
@@ -46,20 +47,17 @@ class SentenceEncoder:
     (torch.Size([2, 384]), 64)
     """
 
-    def __init__(self, name: str = PACKAGED, batch_size: int = 256, device: str | None = None) -> None:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+    def __init__(
+        self, name: str = PACKAGED, batch_size: int | None = None, device: str | None = None
+    ) -> None:
+        check_batch_size(batch_size)
         self.name, self.batch_size = name, batch_size
         self._model = _load(name, device)
         clip = isinstance(self._model, ClipEncoder)
         self.revision = clip_revision(self._model) if clip else _revision(name)
 
     def __call__(self, texts: list[str]) -> Tensor:
-        with _quiet():
-            out: Tensor = self._model.encode(
-                texts, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
-            )
-        return out.detach().float().cpu()
+        return encode_in_batches(self._model, texts, self.batch_size)
 
 
 def _revision(name: str) -> str:

