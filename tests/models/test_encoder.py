@@ -31,9 +31,35 @@ def test_features_are_taken_before_the_head() -> None:
     encoder = build_encoder("conv4", seed=0).eval()
     x = torch.randn(3, 3, 32, 32)
     h, z = encoder(x)
-    assert torch.equal(h, encoder.backbone(x))
+    assert_close(h, encoder.backbone(x), rtol=1e-4, atol=1e-5)
     assert torch.equal(z, encoder.head(h))
     assert z.shape == (3, 128)
+
+
+@pytest.mark.parametrize("backbone", ["conv4", "resnet8", "resnet18", "convnext_tiny", "vit_b_32"])
+def test_the_layout_of_the_pictures_changes_speed_and_nothing_else(backbone: str) -> None:
+    encoder = build_encoder(backbone, head=(8,), seed=0).double().eval()  # double: no rounding to speak of
+    x = torch.randn(3, 3, *(encoder.size or (40, 40)), dtype=torch.float64)
+    seen = []
+    encoder.backbone.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    found, want = [], []
+    for store, layout in ((found, True), (want, False)):
+        encoder.channels_last = layout
+        h, z = encoder(x)
+        encoder.zero_grad()
+        (h.sin().sum() + z.square().sum()).backward()
+        store += [h, z, *(p.grad for p in encoder.parameters())]
+    assert [t.is_contiguous(memory_format=torch.channels_last) for t in seen] == [True, False]
+    for a, b in zip(found, want, strict=True):
+        assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_a_backbone_of_ones_own_gets_the_pictures_as_they_are() -> None:
+    class Viewing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(len(x), -1)  # an error with the channels last
+
+    assert Encoder(Viewing(), width=48)(torch.zeros(2, 3, 4, 4))[0].shape == (2, 48)
 
 
 @pytest.mark.parametrize("head", [(), None])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,6 +29,7 @@ class SmallResNet(nn.Module):
 
     Raises ValueError on a depth that is not 6m + 2 and on a multiplier below 1.
 
+    >>> import torch
     >>> network = SmallResNet(8)
     >>> network(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 64])
@@ -59,9 +59,6 @@ class SmallResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu":
-            # Same function, faster on CPUs, as for Conv-4.
-            x = x.contiguous(memory_format=torch.channels_last)
         pooled = self.stages(self.stem(x)).mean((2, 3))
         h: Tensor = self.linear(pooled)
         return h
@@ -70,6 +67,7 @@ class SmallResNet(nn.Module):
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with a shortcut: `(n, c_in, h, w)` to `(n, c_out, h / stride, w / stride)`.
 
+    >>> import torch
     >>> BasicBlock(4, 8, stride=2)(torch.zeros(1, 4, 6, 6)).shape
     torch.Size([1, 8, 3, 3])
     """

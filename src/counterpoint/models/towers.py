@@ -99,7 +99,13 @@ class TwoTowers(Encoder):
     """
 
     def __init__(self, pictures: Encoder, text: TextTower) -> None:
-        super().__init__(pictures.backbone, pictures.head, width=pictures.width, size=pictures.size)
+        super().__init__(
+            pictures.backbone,
+            pictures.head,
+            width=pictures.width,
+            size=pictures.size,
+            channels_last=pictures.channels_last,
+        )
         self.text = text
 
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -117,6 +117,9 @@ def prepared(encoder: Encoder, recipe: Recipe, fabric: Fabric) -> Encoder:
         encoder = nn.SyncBatchNorm.convert_sync_batchnorm(encoder)  # type: ignore[no-untyped-call]
     if train.compile and fabric.device.type == "cpu":
         _check_compiler()
+    if encoder.channels_last and fabric.device.type == "cpu":
+        # As the pictures lie, so that no convolution turns its weights at every step.
+        encoder = encoder.to(memory_format=torch.channels_last)
     return encoder
 
 
