@@ -53,10 +53,10 @@ def encode_in_batches(model: Any, texts: Sequence[str], batch_size: int | None =
 def _token_counts(model: Any, texts: Sequence[str]) -> list[int]:
     """How long the model finds each text. All alike where length costs nothing: word vectors, CLIP's 77."""
     tokenizer = getattr(model, "tokenizer", None)
-    limit = getattr(model, "max_seq_length", None)
-    if not callable(tokenizer) or limit is None:
+    if not isinstance(tokenizer, need("transformers", extra="text").PreTrainedTokenizerBase):
         return [0] * len(texts)
-    return [len(ids) for ids in tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]]
+    cut = tokenizer(list(texts), truncation=True, max_length=model.max_seq_length)
+    return [len(ids) for ids in cut["input_ids"]]
 
 
 @contextmanager
