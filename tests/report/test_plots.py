@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from counterpoint.report.figures import curve_panels
-from counterpoint.report.plots import Interval, Series, difference_plot, diverging, heat_map, line_plot
+from counterpoint.report.plots import (
+    COLOURS,
+    Interval,
+    Series,
+    difference_plot,
+    diverging,
+    heat_map,
+    line_plot,
+    value_plot,
+)
 from counterpoint.report.runs import Method, Run
 
 
@@ -53,6 +62,23 @@ def test_colours_are_variables_of_the_page() -> None:
     svg = line_plot([series(0), series(3), series(8)], "a", "p", "k")
     assert {*re.findall(r"var\(--m\d\)", svg)} == {"var(--m0)", "var(--m3)", "var(--m1)"}
     assert "currentColor" in svg
+
+
+def test_where_colours_come_round_again_marks_and_lines_differ() -> None:
+    """A graph-source table has nine methods and seven colours: two of them could not be told apart."""
+
+    def drawings(method: int) -> list[str]:
+        one = [series(method, band=False)]
+        return [
+            line_plot(one, "a", "p", "k", ticks=[1, 5, 20]),
+            value_plot(one, [], "a", "p", "x", [(1, "b"), (5, "c"), (20, "d")], scale="names"),
+            difference_plot([("size", [Interval(method, 2.0, 1.0, 3.0)])], "a", "p"),
+        ]
+
+    for first, again in zip(drawings(1), drawings(1 + COLOURS), strict=True):
+        assert first != again
+        assert "stroke: var(--m1)" in again
+        assert ("fill: var(--m1)" in first, "fill: var(--m1)" in again) == (True, False)
 
 
 def test_names_stay_text_whatever_they_hold() -> None:

@@ -128,10 +128,10 @@ def value_plot(
         for place, one in enumerate(series):
             # Side by side, so that bars at one name do not hide each other.
             aside = 0.12 * (place - (len(series) - 1) / 2) if names else 0.0
-            marker, colour = MARKERS[one.method % len(MARKERS)], _colour(one.method)
-            line = "" if names else DASHES[one.method // COLOURS % len(DASHES)]
-            axes.plot(one.x + aside, one.y, color=colour, linewidth=1.7, linestyle=line, marker=marker,
-                      markersize=5, markeredgewidth=0)  # fmt: skip
+            colour = _colour(one.method)
+            line = "" if names else _dash(one.method)
+            axes.plot(one.x + aside, one.y, color=colour, linewidth=1.7, linestyle=line, markersize=5,
+                      **_marker(one.method))  # fmt: skip
             if one.low is not None and one.high is not None:
                 axes.vlines(one.x + aside, one.low, one.high, color=colour, linewidth=1.6)
         for one in across:
@@ -188,9 +188,11 @@ def difference_plot(rows: Sequence[tuple[str, Sequence[Interval]]], label: str, 
                 y = place + (offset - (len(intervals) - 1) / 2) * min(0.3, 0.7 / methods)
                 colour = _colour(interval.method)
                 if interval.low is not None and interval.high is not None:
-                    axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=1.6)
-                marker = MARKERS[interval.method % len(MARKERS)]
-                axes.plot([interval.mean], [y], marker, color=colour, markersize=5.5, markeredgewidth=0)
+                    dash = _dash(interval.method)
+                    axes.plot(
+                        [interval.low, interval.high], [y, y], color=colour, linewidth=1.6, linestyle=dash
+                    )
+                axes.plot([interval.mean], [y], color=colour, markersize=5.5, **_marker(interval.method))
             if place:
                 axes.axhline(place - 0.5, color=FAINT, linewidth=0.7)
         axes.axvline(0, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
@@ -244,18 +246,28 @@ def diverging(theme: str) -> Colormap:
 
 
 def _draw(axes: Axes, one: Series, markers: bool) -> None:
-    colour, dash = _colour(one.method), DASHES[one.method // COLOURS % len(DASHES)]
+    colour, dash = _colour(one.method), _dash(one.method)
     if one.low is not None and one.high is not None:
         axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.16, linewidth=0)
     if one.floor is not None:
         axes.plot(one.x, one.floor, color=colour, linewidth=1, linestyle=(0, (1, 2)))
-    marker = MARKERS[one.method % len(MARKERS)] if markers else None
-    axes.plot(one.x, one.y, color=colour, linewidth=1.7, linestyle=dash, marker=marker, markersize=4.5,
-              markeredgewidth=0)  # fmt: skip
+    shown = _marker(one.method) if markers else {}
+    axes.plot(one.x, one.y, color=colour, linewidth=1.7, linestyle=dash, markersize=4.5, **shown)
 
 
 def _colour(method: int) -> str:
     return f"#0a00{method % COLOURS:02x}"
+
+
+def _dash(method: int) -> Any:
+    return DASHES[method // COLOURS % len(DASHES)]
+
+
+def _marker(method: int) -> dict[str, Any]:
+    """Hollow where the colours come round again, as the dot in the key is a ring."""
+    again = method >= COLOURS
+    hollow: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.2}
+    return {"marker": MARKERS[method % len(MARKERS)], **(hollow if again else {"markeredgewidth": 0})}
 
 
 @contextmanager
