@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from real_data import real_data
 
 from counterpoint.data.samples import Labels, Samples
+from counterpoint.similarity import wordnet as module
 from counterpoint.similarity.build_files import wordnet
 from counterpoint.similarity.taxonomy import Taxonomy
 from counterpoint.similarity.wordnet import NOUN_DEPTH, WordNet, read_senses
@@ -92,6 +94,18 @@ def test_missing_and_ambiguous_names_are_named(tmp_path):
         net.find(["dog"], {"dog": "n09999999"})
 
 
+def test_near_names_are_looked_for_where_they_are_told(monkeypatch):
+    """In the whole of WordNet each takes a second."""
+    looked = []
+    hint = module.hint
+    monkeypatch.setattr(module, "hint", lambda name, known: looked.append(name) or hint(name, known))
+    net = WordNet({"n1": []}, {"n1": ["dog"]})
+    names = [f"dogs {i}" for i in range(25)]
+    with pytest.raises(ValueError, match=r"'dogs 0' is not .*'dogs 9' is not in WordNet: .*; and 15 more$"):
+        net.find(["dog", *names])
+    assert looked == names[:10]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
@@ -133,6 +147,33 @@ def test_where_wordnet_is_looked_for(tmp_path, monkeypatch):
         WordNet.read(tmp_path)
     with pytest.raises(ValueError, match="there is no folder or file"):
         WordNet.read(tmp_path / "absent")
+
+
+def test_the_zip_that_nltk_downloads(tmp_path, monkeypatch):
+    file = tmp_path / "corpora" / "wordnet.zip"
+    file.parent.mkdir()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("wordnet/README", "WordNet")
+        made.writestr("wordnet/data.noun", DATA)
+    (tmp_path / "data.noun").write_text(DATA)
+    want = WordNet.read(tmp_path)
+    assert WordNet.read(file) == want
+    if not Path("/usr/share/wordnet").exists():
+        monkeypatch.delenv("WNHOME", raising=False)
+        monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+        assert WordNet.read() == want
+    content = file.read_bytes()
+    place = content.index(b"data.noun") + 40  # in what is packed
+    file.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
+    with pytest.raises(ValueError, match=r"wordnet\.zip is no zip, or damaged"):
+        WordNet.read(file)
+    file.write_bytes(content[:100])
+    with pytest.raises(ValueError, match=r"wordnet\.zip is no zip, or damaged: File is not a zip file"):
+        WordNet.read(file)
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("README", "")
+    with pytest.raises(ValueError, match=r"wordnet\.zip has no data\.noun"):
+        WordNet.read(file)
 
 
 def test_ids_that_the_data_has_choose_the_sense(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,27 +43,30 @@ class WordNet:
         """WordNet from a folder or a table.
 
         path: a folder with `data.noun`, as the Debian package `wordnet-base`, Princeton's `dict/` and nltk's
-            `corpora/wordnet` have it; or a `.tsv` with the columns `wnid`, `lemmas` ("; " between) and
-            `hypernyms` (spaces between). By default the first such folder of `WNHOME`, /usr/share/wordnet and
-            `nltk_data`.
+            `corpora/wordnet` have it; the `wordnet.zip` that nltk downloads; or a `.tsv` with the columns
+            `wnid`, `lemmas` ("; " between) and `hypernyms` (spaces between). By default the first such folder
+            or zip of `WNHOME`, /usr/share/wordnet and `nltk_data`.
 
         Raises ValueError where there is none, and by line where a file is not of that form.
         """
-        folder = _find() if path is None else Path(path).expanduser()
-        file, read = folder, _read_table
-        if folder.is_dir():
-            file = folder / "data.noun" if (folder / "data.noun").is_file() else folder / "dict" / "data.noun"
-            if not file.is_file():
-                raise ValueError(f"{folder} has no data.noun: it is not a folder of WordNet")
-            read = _read_data
-        elif not folder.is_file():
-            raise ValueError(f"there is no folder or file {folder}")
+        place = _find() if path is None else Path(path).expanduser()
+        if not place.exists():
+            raise ValueError(f"there is no folder or file {place}")
+        file: Path | zipfile.Path | None = place
         try:
-            return cls(*read(file))
+            if place.is_file() and place.suffix.lower() != ".zip":
+                return cls(*_read_table(place))
+            file = _data_noun(place)
+            if file is None:
+                raise ValueError(f"{place} has no data.noun: it is not a folder of WordNet")
+            return cls(*_read_data(file))
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from None
         except csv.Error as error:
             raise ValueError(f"{file} is not a table: {error}") from None
+        # A flipped bit may also ask for a password, or for a compression that nobody knows: RuntimeError.
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+            raise ValueError(f"{place} is no zip, or damaged: {error}") from None
 
     def taxonomy(self, wnids: Sequence[str]) -> Taxonomy:
         """The part of WordNet above these synsets, with WordNet's own depth."""
@@ -97,6 +102,7 @@ class WordNet:
         given = {_plain(name): wnid for name, wnid in (senses or {}).items()}
         found: list[str] = []
         faults: list[str] = []
+        bad = 0
         for name in names:
             # A wnid is its own name; words come with or without their synonyms.
             tries = [_plain(name), _plain(name.split(",")[0])]
@@ -104,15 +110,20 @@ class WordNet:
             choices = next((words[one] for one in tries if one in words), [])
             chosen += [one for one in (name, known.get(tries[0], "")) if one in self.hypernyms]
             chosen += choices if len(choices) == 1 else []
-            if not chosen:
-                faults.append(_fault(name, choices, words))
-            elif chosen[0] not in self.hypernyms:
+            if chosen and chosen[0] in self.hypernyms:
+                found.append(chosen[0])
+                continue
+            bad += 1
+            # The nearest of 117,000 nouns takes a second to find: not for names that are not told.
+            if len(faults) == SHOWN:
+                continue
+            if chosen:
                 faults.append(f"the sense {chosen[0]!r} of {name!r} is not in WordNet")
             else:
-                found.append(chosen[0])
+                faults.append(_fault(name, choices, words))
         if faults:
-            more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-            raise ValueError(f"{'; '.join(faults[:SHOWN])}{more}")
+            more = f"; and {bad - SHOWN} more" if bad > SHOWN else ""
+            raise ValueError(f"{'; '.join(faults)}{more}")
         return found
 
     def _by_word(self) -> dict[str, list[str]]:
@@ -188,21 +199,29 @@ def _find() -> Path:
     tried += [Path("/usr/share/wordnet")]
     data = [Path(part) for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
     data += [Path.home() / "nltk_data", Path("/usr/share/nltk_data"), Path("/usr/local/share/nltk_data")]
-    tried += [folder / "corpora" / "wordnet" for folder in data]
-    for folder in tried:
-        if (folder / "data.noun").is_file() or (folder / "dict" / "data.noun").is_file():
-            return folder
+    # nltk leaves the zip that it downloads as it is.
+    tried += [folder / "corpora" / name for folder in data for name in ("wordnet", "wordnet.zip")]
+    for place in tried:
+        if place.is_file() or _data_noun(place) is not None:
+            return place
     raise ValueError(
         "WordNet is not found: give path, a folder with data.noun (Debian's package wordnet-base, or nltk's "
-        f"corpora/wordnet, unpacked); tried {', '.join(map(str, tried))}"
+        f"corpora/wordnet), or nltk's wordnet.zip; tried {', '.join(map(str, tried))}"
     )
 
 
-def _read_data(file: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def _data_noun(place: Path) -> Path | zipfile.Path | None:
+    """The nouns in a folder or a zip of WordNet; None where there are none."""
+    root: Path | zipfile.Path = zipfile.Path(place) if place.is_file() else place
+    tries = (root / "data.noun", root / "dict" / "data.noun", root / "wordnet" / "data.noun")
+    return next((file for file in tries if file.is_file()), None)
+
+
+def _read_data(file: Path | zipfile.Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """The database form of wndb(5WN)."""
     hypernyms: dict[str, list[str]] = {}
     lemmas: dict[str, list[str]] = {}
-    with file.open(encoding="utf-8") as stream:
+    with file.open("r", encoding="utf-8") as stream:
         for number, line in enumerate(stream, start=1):
             if line.startswith("  "):
                 continue  # the licence
