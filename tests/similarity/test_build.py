@@ -190,6 +190,23 @@ def test_sections_of_version_0_1_are_read():
     assert Similarity(**{**old, "graph": "instance"}) == Similarity(graph="instance")
 
 
+def test_a_matrix_of_classes_is_found_by_name(tmp_path):
+    table = np.array([[1, 0.2, 0.7], [0.2, 1, 0.1], [0.7, 0.1, 1]])
+    order = [2, 0, 1]
+    names = np.array([FINE.names[i] for i in order])
+    np.savez(tmp_path / "t.npz", table=table[np.ix_(order, order)], keys=names)
+    want = ClassGraph(FINE.values, torch.from_numpy(table)).batch(IDS)
+    assert torch.equal(build("matrix", path=str(tmp_path / "t.npz"), by="class").batch(IDS), want)
+    np.save(tmp_path / "t.npy", table)  # in the order of the labels
+    assert torch.equal(build("matrix", path=str(tmp_path / "t.npy"), by="class").batch(IDS), want)
+    with pytest.raises(ValueError, match="has 3 rows for 2 classes"):
+        build("matrix", path=str(tmp_path / "t.npy"), by="class", column="coarse")
+    with pytest.raises(ValueError, match="lacks 2 of the 2 classes, the first is 'animal'"):
+        build("matrix", path=str(tmp_path / "t.npz"), by="class", column="coarse")
+    with pytest.raises(ValueError, match="needs labels"):
+        build("matrix", samples(), path=str(tmp_path / "t.npz"), by="class")
+
+
 def test_rows_of_files_are_found_by_key():
     """The files are of a, b, c, d and one more, in another order."""
     want = torch.from_numpy(GIVEN + GIVEN.T).float()[[4, 3, 2, 1]][:, [4, 3, 2, 1]]

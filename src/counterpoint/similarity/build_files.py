@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from counterpoint.data.samples import Samples
-from counterpoint.similarity.classes import EmbeddingGraph
+from counterpoint.similarity.classes import ClassGraph, EmbeddingGraph
 from counterpoint.similarity.columns import find_column
 from counterpoint.similarity.graph import MatrixGraph, SimilarityGraph
 from counterpoint.similarity.metadata import MetadataGraph
@@ -72,13 +72,28 @@ def metadata(
     return MetadataGraph(parsed, coded, weights=weights, bandwidths=bandwidths)
 
 
-def matrix(samples: Samples, *, path: str, keys: str | None = None) -> SimilarityGraph:
-    """`MatrixGraph` of a file with a row and a column for each sample."""
+def matrix(
+    samples: Samples,
+    *,
+    path: str,
+    keys: str | None = None,
+    by: Literal["sample", "class"] = "sample",
+    column: str | None = None,
+) -> SimilarityGraph:
+    """`MatrixGraph` of a file with a row and a column for each sample, or `ClassGraph` with those of classes.
+
+    keys: of the rows, where the file does not hold them: of samples, or the names of the classes.
+    """
     array, stored = read_rows(path, keys)
     if array.shape[0] != array.shape[1]:
         raise ValueError(f"{path} must hold a square matrix, got shape {array.shape}")
+    name = f"matrix ({Path(path).name})"
+    if by == "class":
+        _, labels = find_column(samples, column, "matrix")
+        chosen = rows_of(array, stored, labels.names, path, "classes").numpy()
+        return ClassGraph(labels.values, as_tensor(array[np.ix_(chosen, chosen)]), name)
     chosen = rows_of(array, stored, samples.keys, path).numpy()
-    return MatrixGraph(as_tensor(array[np.ix_(chosen, chosen)]), f"matrix ({Path(path).name})")
+    return MatrixGraph(as_tensor(array[np.ix_(chosen, chosen)]), name)
 
 
 def vectors(samples: Samples, *, path: str, keys: str | None = None) -> SimilarityGraph:

@@ -16,6 +16,7 @@ from counterpoint.similarity.graph import SimilarityGraph
 from counterpoint.similarity.tables import table_rows
 
 BLOCK = 1024
+WIDE = 65_536
 
 
 class SparseGraph(SimilarityGraph):
@@ -71,7 +72,7 @@ class SparseGraph(SimilarityGraph):
         graph: such as `EmbeddingGraph(vectors)`. least: neighbours not above this are left out.
 
         A pair is kept where either is among the nearest of the other, so a sample may have more than k.
-        Work grows with the square of n, memory with n k and one block of 1,024 rows.
+        Work grows with the square of n, memory with n k and a tile of 1,024 by 65,536.
 
         >>> from counterpoint.similarity import EmbeddingGraph
         >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.2, 1.0]])
@@ -90,9 +91,15 @@ class SparseGraph(SimilarityGraph):
         rows, columns, weights = [], [], []
         for start in range(0, n, BLOCK):
             ids = everyone[start : start + BLOCK]
-            found = graph.between(ids, everyone)
-            found[torch.arange(len(ids)), ids] = -torch.inf
-            value, near = found.topk(k, dim=1)
+            value, near = torch.empty(len(ids), 0), torch.empty(len(ids), 0, dtype=torch.int64)
+            for left in range(0, n, WIDE):
+                found = graph.between(ids, everyone[left : left + WIDE])
+                found.masked_fill_(ids[:, None] == everyone[left : left + WIDE], -torch.inf)
+                best, place = found.topk(min(k, found.shape[1]), dim=1)
+                value, near = torch.cat([value, best], dim=1), torch.cat([near, place + left], dim=1)
+                if value.shape[1] > k:
+                    value, place = value.topk(k, dim=1)
+                    near = near.gather(1, place)
             kept = value > least
             rows.append(ids[:, None].expand_as(near)[kept])
             columns.append(near[kept])

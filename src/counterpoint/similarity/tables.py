@@ -148,15 +148,17 @@ def read_rows(path: str | Path, keys_path: str | Path | None) -> tuple[NDArray[A
     return array, keys
 
 
-def rows_of(array: NDArray[Any], stored: Sequence[str] | None, keys: Sequence[str], path: str) -> Tensor:
-    """Which rows of the array these samples are, `(n,)` int64.
+def rows_of(
+    array: NDArray[Any], stored: Sequence[str] | None, keys: Sequence[str], path: str, what: str = "samples"
+) -> Tensor:
+    """Which rows of the array these samples, or `what` else, are, `(n,)` int64.
 
     Raises ValueError on a key without a row, one with two, or a wrong number of rows where none has a key.
     """
     if stored is None:
         if len(array) != len(keys):
             raise ValueError(
-                f"{path} has {len(array)} rows for {len(keys)} samples; where it is of more samples than are "
+                f"{path} has {len(array)} rows for {len(keys)} {what}; where it is of more {what} than are "
                 "trained on, give keys, a file with the key of each row"
             )
         return torch.arange(len(keys))
@@ -165,7 +167,7 @@ def rows_of(array: NDArray[Any], stored: Sequence[str] | None, keys: Sequence[st
         twice = next(key for row, key in enumerate(stored) if place[key] != row)
         raise ValueError(f"{path} has the key {twice!r} twice")
     if absent := [key for key in keys if key not in place]:
-        raise ValueError(f"{path} lacks {len(absent)} of the {len(keys)} samples, the first is {absent[0]!r}")
+        raise ValueError(f"{path} lacks {len(absent)} of the {len(keys)} {what}, the first is {absent[0]!r}")
     return torch.tensor([place[key] for key in keys], dtype=torch.int64)
 
 
