@@ -147,6 +147,8 @@ def test_empty_values(place):
         table(written(place, "path,caption\n,x\n"))
     with refused("row 2 (line 2) has an empty caption"):
         table(jsonl(place, {"path": "a.png", "caption": "x"}, {"path": "b.png", "caption": None}))
+    with refused("row 2 (line 2) has a caption that is not Unicode"):
+        table(jsonl(place, {"path": "a.png", "caption": "x"}, {"path": "b.png", "caption": "a dog \ud83d"}))
     with refused("none is left"):
         table(written(place, "path,caption\nz.png,x\n"), on_error="skip")
 

@@ -48,8 +48,11 @@ def test_layout(tmp_path):
 
 def test_caption_from_json(tmp_path):
     one = [("a.png", RED), ("a.json", json.dumps({"caption": "from json", "captions": ["x"]}))]
-    both = [*pair("b", caption="from txt"), ("b.json", json.dumps({"caption": "from json"}))]
-    assert shards(shard(tmp_path / "0.tar", one + both)).captions == ["from json", "from txt"]
+    half = r'{"caption": "from json", "captions": ["from json", "half an emoji \ud83d"]}'
+    both = [*pair("b", caption="from txt"), ("b.json", half)]
+    samples = shards(shard(tmp_path / "0.tar", one + both))
+    assert samples.captions == ["from json", "from txt"]
+    assert list(samples.all_captions) == [["from json", "x"], ["from txt", "from json"]]
 
 
 def test_patterns(tmp_path):
@@ -94,6 +97,7 @@ def test_relative_pattern_and_split_folder(tmp_path, monkeypatch):
         ([("bad.jpg", RED), ("bad.json", "[]")], "has a .json that cannot be read"),
         ([("bad.jpg", RED), ("bad.txt", " \n")], "has an empty caption (.txt)"),
         ([("bad.jpg", RED), ("bad.txt", b"\xff\xfe\xfa")], "has a .txt that cannot be read"),
+        ([("bad.jpg", RED), ("bad.json", r'{"caption": "dog \ud83d"}')], "is not Unicode (.json)"),
     ],
 )
 def test_samples_that_lack_something(tmp_path, members, fault):

@@ -70,6 +70,19 @@ def test_tokenizers(name):
         tokenizer(["a", None])
 
 
+@pytest.mark.parametrize("words", [{}, {"pooling": "mean"}, {"tokenizer": "clip"}])
+def test_captions_of_every_kind_are_embedded(words):
+    if "tokenizer" in words:
+        pytest.importorskip("open_clip")
+    texts = [
+        "", "x" * 10_000, "word " * 10_000, "一只狗在跑", "كلب يركض", "a\x00dog\x07\x1b[31m", "\u200b",
+        "<|endoftext|> [SEP] [PAD]", "a\nphoto\r\nof\ta dog", "a dog", "a dog",
+    ]  # fmt: skip
+    z = small(**words).text.eval().embed(texts)
+    assert torch.isfinite(z).all()
+    torch.testing.assert_close(z[-1], z[-2])
+
+
 def test_a_tokenizer_of_ones_own(tmp_path):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 

@@ -104,6 +104,7 @@ def test_order_of_the_texts_does_not_matter():
         ([3], r"texts\[0\] is 3"),
         ([], "no entry"),
         ("a dog", "got the one string 'a dog'"),
+        (["a", "a dog \ud83d"], r"texts\[1\] is not Unicode: 'a dog \\ud83d'"),
     ],
 )
 def test_texts_are_refused_by_row(texts, words):

@@ -34,6 +34,21 @@ def settle(faults: Sequence[str], total: int, where: str, on_error: OnError) -> 
     warnings.warn(f"{found}; they are left out", stacklevel=3)
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8, as every tokenizer needs it.
+
+    JSON can hold the half of an emoji, where something cut a text by its 16-bit units.
+
+    >>> is_unicode("a dog \\U0001f415"), is_unicode("a dog \\ud83d")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def checked_path(path: str | Path) -> Path:
     """That path, `~` written out; ValueError for what is no path.
 

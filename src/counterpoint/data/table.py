@@ -15,7 +15,14 @@ import torch
 from PIL import Image
 
 from counterpoint.data.decode import read_picture
-from counterpoint.data.faults import OnError, check_on_error, existing_file, existing_folder, settle
+from counterpoint.data.faults import (
+    OnError,
+    check_on_error,
+    existing_file,
+    existing_folder,
+    is_unicode,
+    settle,
+)
 from counterpoint.data.samples import UNLABELLED, Labels, Samples
 from counterpoint.names import hint
 
@@ -195,6 +202,8 @@ def _usable(
             faults.append(f"{where} has no path")
         elif captioned and not str(values.get("caption") or "").strip():
             faults.append(f"{where} has an empty caption")
+        elif captioned and not is_unicode(str(values["caption"])):
+            faults.append(f"{where} has a caption that is not Unicode")
         elif not (base / path).is_file():
             faults.append(f"{where}: there is no picture {path!r} in {base}")
         else:

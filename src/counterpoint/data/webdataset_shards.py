@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from counterpoint.data.decode import PICTURES, read_picture
-from counterpoint.data.faults import OnError, check_on_error, settle
+from counterpoint.data.faults import OnError, check_on_error, is_unicode, settle
 from counterpoint.data.samples import Samples
 from counterpoint.extras import need
 from counterpoint.names import hint
@@ -226,7 +226,10 @@ def captions_of(members: Mapping[str, bytes]) -> tuple[list[str], str | None]:
         return [], f"has a .{ending} that cannot be read: {error}"
     if not isinstance(first, str) or not first.strip():
         return [], f"has an empty caption (.{ending})"
+    if not is_unicode(first):
+        return [], f"has a caption that is not Unicode (.{ending})"
     # What else the .json says may be damaged or of another kind: the .txt is enough.
     listed = told.get("captions") if isinstance(told, dict) else None
-    others = [text.strip() for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+    texts = listed if isinstance(listed, list) else []
+    others = [text.strip() for text in texts if isinstance(text, str) and is_unicode(text)]
     return list(dict.fromkeys([first.strip(), *filter(None, others)])), None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterpoint.data.faults import is_unicode
 from counterpoint.extras import need
 from counterpoint.similarity.text_batches import check_batch_size, encode_in_batches, quiet
 from counterpoint.similarity.text_clip import CLIP, clip_encoder
@@ -83,7 +84,7 @@ def encoder_title(encoder: str) -> str:
 def check_texts(texts: Sequence[str]) -> list[str]:
     """The texts as a list.
 
-    Raises ValueError for none at all, or with the row of the first that is empty or no string.
+    Raises ValueError for none at all, or with the row of the first that is empty, no string or no Unicode.
 
     >>> check_texts(["a dog", " "])
     Traceback (most recent call last):
@@ -97,6 +98,8 @@ def check_texts(texts: Sequence[str]) -> list[str]:
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"texts[{row}] is {text!r}: every text must be a string that is not empty")
+        if not is_unicode(text):
+            raise ValueError(f"texts[{row}] is not Unicode: {text[:40]!r} has half a character")
     return texts
 
 
