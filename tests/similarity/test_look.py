@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from pictures import refused
 
-from counterpoint.report.similarity_page import write_similarity_page
+from counterpoint.report.similarity_page import reading, write_similarity_page
 from counterpoint.similarity import EmbeddingGraph, InstanceGraph, LabelGraph
 from counterpoint.similarity.look import look_at, target_of
 
@@ -22,10 +23,11 @@ def test_the_target_is_the_softmax_over_all_other_views(graph, tau_s):
     views = similarity.repeat(2, 2) / tau_s
     soft = views.fill_diagonal_(-torch.inf).softmax(dim=1)[:20]
     entropy = -torch.where(soft > 0, soft * soft.log(), 0.0).sum(dim=1)
-    share, positives = target_of(similarity, tau_s)
+    share, equals, positives = target_of(similarity, tau_s)
     assert torch.allclose(share, soft[torch.arange(20), torch.arange(20) + 20], atol=1e-12)
+    assert torch.equal(equals, share)
     assert torch.allclose(positives, entropy.exp(), atol=1e-9)
-    part, _ = target_of(similarity[:7], tau_s)
+    part, _, _ = target_of(similarity[:7], tau_s)
     assert torch.equal(part, share[:7])
 
 
@@ -57,7 +59,7 @@ def test_tau_at_is_where_the_curve_crosses(graph):
     soft = look_at(graph, [60]).softness[0]
     tau = soft.tau_at(0.5)
     ids = torch.arange(60)
-    share, _ = target_of(graph.batch(ids).double(), tau)
+    share, _, _ = target_of(graph.batch(ids).double(), tau)
     assert float(share.mean()) == pytest.approx(0.5, abs=0.02)
     assert soft.tau_at(1e-9) is None
 
@@ -67,6 +69,28 @@ def test_equal_pairs_are_counted_and_left_out():
     assert look.equal == pytest.approx(3 / 39)
     assert look.most == look.least
     assert [pair.similarity for pair in look.most] == [0.0]
+
+
+def test_with_class_names_the_class_is_looked_at_too(tmp_path):
+    """Ten classes of four: of what is left for the class, a seventh at most is on the own other view."""
+    graph = LabelGraph(torch.arange(40) // 4)
+    look = look_at(graph, [40])
+    soft = look.softness[0]
+    own = np.exp(1 / np.array(soft.tau_s))
+    np.testing.assert_allclose(soft.share, own / (7 * own + 72), rtol=1e-9)
+    np.testing.assert_allclose(soft.equals, 7 * own / (7 * own + 72), rtol=1e-9)
+    # Half of the target is in the class where 7 e^(1 / tau_s) is 72.
+    assert soft.tau_at(0.5) is None
+    assert soft.tau_at(0.5, equals=True) == pytest.approx(1 / math.log(72 / 7), rel=0.01)
+    line = reading(look)[-1]
+    assert "at most 14 % of the target is on the true positive, as others are equal to it" in line
+    assert "stays on all of these together at tau_s = 0.43, where" in line
+    page = write_similarity_page(graph, look, tmp_path / "page.html", key=str).read_text(encoding="utf-8")
+    assert "batch of 40, with its equals" in page
+    assert "true positive and its equals</h3>" in page
+    alone = InstanceGraph(40)
+    page = write_similarity_page(alone, look_at(alone, [40]), tmp_path / "alone.html", key=str)
+    assert "its equals" not in page.read_text(encoding="utf-8")
 
 
 def test_the_same_seed_draws_the_same(graph):

@@ -66,10 +66,16 @@ def write_similarity_page(
             )
         ),
         "share_plot": Markup(_curves(look.softness, "share")),
+        "equals_plot": Markup(_curves(look.softness, "equals")) if look.equal else None,
         "positives_plot": Markup(_curves(look.softness, "positives")),
+        "batches": [{"n": soft.n, "colour": _method(i)} for i, soft in enumerate(look.softness)],
         "rows": [
-            {"n": soft.n, "colour": _method(i), "taus": [_tau(soft, share) for share in SHARES]}
-            for i, soft in enumerate(look.softness)
+            {
+                "told": f"batch of {soft.n}" + (", with its equals" if equals else ""),
+                "taus": [_tau(soft, share, equals) for share in SHARES],
+            }
+            for equals in ((False, True) if look.equal else (False,))
+            for soft in look.softness
         ],
         "shares": [f"{100 * share:.0f} %" for share in SHARES],
         "groups": [
@@ -99,36 +105,44 @@ def reading(look: Look) -> list[str]:
         + (f", and {100 * look.equal:.2g} % of the pairs are equal" if look.equal else "")
         + "."
     ]
-    for soft in look.softness:
-        near, half, far = (soft.tau_at(share) for share in SHARES)
-        if half is None:
-            side = "less" if soft.share[0] < SHARES[1] else "more"
-            lines.append(
-                f"Batches of {soft.n}: {side} than half of the target stays on the true positive at every "
-                f"tau_s between {soft.tau_s[0]:g} and {soft.tau_s[-1]:g}."
-            )
-            continue
-        count = float(_at(soft, half))
-        line = (
-            f"Batches of {soft.n}: half of the target stays on the true positive at tau_s = {half:.2g}, "
-            f"where the target amounts to {count:,.1f} equal positives."
+    return lines + [_of_batch(soft) for soft in look.softness]
+
+
+def _of_batch(soft: Softness) -> str:
+    equals = soft.tau_at(SHARES[1]) is None and soft.share[0] < SHARES[1]
+    near, half, far = (soft.tau_at(share, equals) for share in SHARES)
+    if half is None:
+        side = "less" if soft.share[0] < SHARES[1] else "more"
+        return (
+            f"Batches of {soft.n}: {side} than half of the target stays on the true positive at every "
+            f"tau_s between {soft.tau_s[0]:g} and {soft.tau_s[-1]:g}."
         )
-        if near is not None:
-            line += f" Below {near:.2g} it is nearly SimCLR."
-        if far is not None:
-            line += f" Above {far:.2g} the true positive is lost among the others."
-        lines.append(line)
-    return lines
+    count = float(_at(soft, half))
+    amounts = f"at tau_s = {half:.2g}, where the target amounts to {count:,.1f} equal positives."
+    if equals:
+        # As with class names: what is not on the other view of the picture is on those of its class.
+        most = 100 * soft.share[0]
+        line = (
+            f"Batches of {soft.n}: at most {most:.2g} % of the target is on the true positive, "
+            f"as others are equal to it. Half of it stays on all of these together {amounts}"
+        )
+        below, above = "hardly anything else counts", "they are lost among the others"
+    else:
+        line = f"Batches of {soft.n}: half of the target stays on the true positive {amounts}"
+        below, above = "it is nearly SimCLR", "the true positive is lost among the others"
+    line += f" Below {near:.2g} {below}." if near is not None else ""
+    return line + (f" Above {far:.2g} {above}." if far is not None else "")
 
 
 def _at(soft: Softness, tau: float) -> float:
     return float(np.interp(np.log(tau), np.log(np.array(soft.tau_s)), soft.positives))
 
 
-def _tau(soft: Softness, share: float) -> str:
-    tau = soft.tau_at(share)
+def _tau(soft: Softness, share: float, equals: bool) -> str:
+    tau = soft.tau_at(share, equals)
     if tau is None:
-        return f"below {soft.tau_s[0]:g}" if soft.share[0] < share else f"above {soft.tau_s[-1]:g}"
+        first = (soft.equals if equals else soft.share)[0]
+        return f"below {soft.tau_s[0]:g}" if first < share else f"above {soft.tau_s[-1]:g}"
     return f"{tau:.3g}"
 
 
@@ -143,8 +157,12 @@ def _curves(softness: Sequence[Softness], what: str) -> str:
     ]
     low, high = softness[0].tau_s[0], softness[0].tau_s[-1]
     ticks = [tick for tick in TICKS if low <= tick <= high] or [low, high]
-    label = "Share of the target on the true positive" if what == "share" else "Effective number of positives"
-    share = what == "share"
+    label = {
+        "share": "Share of the target on the true positive",
+        "equals": "Share of the target on the true positive and its equals",
+        "positives": "Effective number of positives",
+    }[what]
+    share = what != "positives"
     return line_plot(series, label, what, "tau_s", percent=share, log=not share, ticks=ticks)
 
 

@@ -28,18 +28,23 @@ Floats = NDArray[np.float64]
 class Softness:
     """The target of X-CLR for batches of n samples, by tau_s: softmax over the other 2n - 1 views.
 
-    share: what of the target is on the anchor's own other view. positives: exp of the entropy of the target,
-    as many equal positives as it amounts to. Both `(len(tau_s),)`, the mean over anchors.
+    share: what of the target is on the anchor's own other view. equals: what is on this view and on all that
+    are as similar, such as those of its class. positives: exp of the entropy of the target, as many equal
+    positives as it amounts to. All `(len(tau_s),)`, the mean over anchors.
     """
 
     n: int
     tau_s: tuple[float, ...]
     share: Floats
+    equals: Floats
     positives: Floats
 
-    def tau_at(self, share: float) -> float | None:
-        """The tau_s at which that share is left on the own other view; None outside what was looked at."""
-        falling = np.minimum.accumulate(self.share)
+    def tau_at(self, share: float, equals: bool = False) -> float | None:
+        """The tau_s at which that share is left on the own other view; None outside what was looked at.
+
+        equals: on this view and its equals.
+        """
+        falling = np.minimum.accumulate(self.equals if equals else self.share)
         if not falling[-1] <= share <= falling[0]:
             return None
         logs = np.log(np.array(self.tau_s))
@@ -177,7 +182,7 @@ def _softness(
     graph: SimilarityGraph, n: int, tau_s: tuple[float, ...], generator: torch.Generator
 ) -> Softness:
     """Targets of about 512 anchors, in as many batches of n as that takes."""
-    share, positives = np.zeros(len(tau_s)), np.zeros(len(tau_s))
+    share, equals, positives = np.zeros((3, len(tau_s)))
     batches = max(1, ANCHORS // n)
     for _ in range(batches):
         ids = _draw(len(graph), n, generator)
@@ -185,19 +190,21 @@ def _softness(
         anchors = ids[:ANCHORS]
         tile = graph.between(anchors, ids).double().cpu()
         for k, tau in enumerate(tau_s):
-            own, effective = target_of(tile, tau)
+            own, alike, effective = target_of(tile, tau)
             share[k] += float(own.mean()) / batches
+            equals[k] += float(alike.mean()) / batches
             positives[k] += float(effective.mean()) / batches
-    return Softness(n, tau_s, share, positives)
+    return Softness(n, tau_s, share, equals, positives)
 
 
-def target_of(tile: Tensor, tau_s: float) -> tuple[Tensor, Tensor]:
-    """The share of the own other view, and the effective number of positives, of each anchor, `(a,)`.
+def target_of(tile: Tensor, tau_s: float) -> tuple[Tensor, Tensor, Tensor]:
+    """For each anchor, `(a,)`: the share of the own other view, that of all which are at least as similar,
+    and the effective number of positives.
 
     tile: `(a, n)` similarity of the first a samples of a batch to all of its n; each has two views.
 
     >>> [value.tolist() for value in target_of(torch.eye(2, dtype=torch.float64), 1e-3)]
-    [[1.0, 1.0], [1.0, 1.0]]
+    [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
     """
     score = tile / tau_s
     score = score - score.amax(dim=1, keepdim=True)
@@ -208,4 +215,5 @@ def target_of(tile: Tensor, tau_s: float) -> tuple[Tensor, Tensor]:
     weight = views * score.exp()
     total = weight.sum(dim=1)
     entropy = total.log() - (weight * score).sum(dim=1) / total
-    return weight.diagonal() / total, entropy.exp()
+    alike = tile >= tile.diagonal()[:, None] - EQUAL
+    return weight.diagonal() / total, (weight * alike).sum(dim=1) / total, entropy.exp()
