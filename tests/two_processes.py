@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from rich.console import Console
+from tar_shards import write_shards
 
 from counterpoint.objectives import OBJECTIVES as KINDS
 from counterpoint.objectives import NTXent
@@ -83,6 +84,23 @@ def end(run):
     return checkpoints(run.checkpoints)[-1]
 
 
+def shards(folder):
+    """Four steps of a stream of four shards, each with a picture that cannot be read."""
+    paths = write_shards(folder, shards=4, each=6)
+    for path in paths:
+        content = path.read_bytes()
+        place = content.index(b"\x89PNG", 4096)
+        path.write_bytes(content[:place] + b"<html>" + content[place + 6 :])
+    return folder
+
+
+def from_shards(folder):
+    data = {"source": "streamed_shards", "path": str(folder), "samples": 24, "shuffle": 4, "train": None}
+    plain = recipe("ntxent", devices=2, workers=2, epochs=1, batch_size=6).resolved()
+    plain |= {"data": data | {"on_error": "skip"}, "evaluate_on": plain["data"]}
+    return parse_recipe(plain)
+
+
 def train_all(folder):
     """Each objective by both processes, and the end of a run that one process began."""
     # Here, in the processes that train: the tests' own process is to see our objectives alone.
@@ -95,6 +113,10 @@ def train_all(folder):
     fit(recipe("bad", devices=2, on_nan="skip"), folder / "skipped", console=quiet())
     with contextlib.suppress(ValueError):
         fit(recipe("bad", devices=2), folder / "stopped", console=quiet())
+    said = io.StringIO()
+    fit(from_shards(folder / "shards"), folder / "from_shards", console=Console(file=said, width=300))
+    if said.getvalue():  # of the first process
+        (folder / "said").write_text(said.getvalue())
     note_what_is_shared(folder)
 
 

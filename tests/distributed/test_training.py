@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import load_file
-from two_processes import ALIKE, end, float64, quiet, recipe, train_all
+from two_processes import ALIKE, end, float64, quiet, recipe, shards, train_all
 
 from counterpoint.train.checkpoint import load_checkpoint
 from counterpoint.train.log import read_metrics
@@ -24,6 +24,7 @@ def both(tmp_path_factory):
         begun = fit(recipe("ntxent", save_every=2), folder / "begun", console=quiet())
     end(begun).unlink()
     begun.done.unlink()
+    shards(folder / "shards")
     start_processes(2, partial(train_all, folder))
     return folder
 
@@ -89,6 +90,13 @@ def test_each_process_writes_its_share_of_a_batch_that_is_not_finite(both):
     assert len(set(torch.cat(ids).tolist())) == 13
     for share in shares:
         assert json.loads((share / "batch.json").read_text())["loss"] == {"loss": "nan"}
+
+
+def test_what_either_process_leaves_out_of_a_stream_is_counted(both):
+    rows = read_metrics(Run(both / "from_shards").metrics)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["left_out"] == 4
+    assert "skipped 4 broken pictures, the first is made-0000" in (both / "said").read_text()
 
 
 def test_what_the_first_process_finds_is_known_to_all(both):

@@ -178,6 +178,21 @@ def test_what_opening_checks_and_what_it_leaves_to_the_full_check(copy):
         opened.check()
 
 
+def test_a_vector_that_is_damaged_is_not_trained_on(copy):
+    """A batch does not read the hashes; that its vectors have the length they were stored with it sees."""
+    file = copy / files.VECTORS
+    content = file.read_bytes()
+    row, ids = 70, torch.arange(N)
+    for bit in (64, 124):  # of the exponent: a large number, and infinity or what is no number
+        place = 128 + 2 * 16 * row + 7
+        file.write_bytes(content[:place] + bytes([content[place] | bit]) + content[place + 1 :])
+        graph = EmbeddingStore.open(copy).graph()
+        for use in (graph.batch, graph.tiles):
+            with refused("damaged", f"row {row} of vectors.npy", "instead of 1", "info --check"):
+                use(ids)
+        assert len(graph.batch((graph.index != row).nonzero()[:, 0])) > 100
+
+
 def test_an_index_that_points_outside_is_refused_before_it_is_used(copy):
     file = copy / files.INDEX
     content = file.read_bytes()

@@ -1,6 +1,7 @@
 """Runs on a stream of shards: trained, resumed, measured, and what is bad in it said."""
 
 import io
+import re
 import warnings
 
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 from short_runs import quiet
 from tar_shards import server, write_shards
 
+from counterpoint.data.webdataset_shards import shards
 from counterpoint.similarity import EmbeddingStore, ShuffledGraph, build_store
 from counterpoint.train.checkpoint import checkpoints, load_checkpoint
 from counterpoint.train.compare import measure
@@ -112,6 +114,24 @@ def test_what_is_refused_leaves_no_folder(folder, tmp_path, words, message):
     with pytest.raises(ValueError, match=message):
         fit(recipe(folder, *words), tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_store_of_other_captions_is_refused_or_its_samples_left_out(folder, tmp_path):
+    indexed = shards(folder)
+    captions = list(indexed.captions)
+    captions[5] = "what it was called before"
+    build_store(tmp_path / "store", indexed.keys[:31], captions[:31], encoder="static")
+    store = f"similarity={{graph: store, path: {tmp_path / 'store'}}}"
+    words = ["objective={name: xclr}", "views.count=2", "model.text=null", "train.epochs=1", store]
+    with pytest.raises(
+        ValueError,
+        match=rf"was built from another caption of '{indexed.keys[5]}', which is now "
+        rf"'{re.escape(indexed.captions[5])}': build"
+        rf"|lacks '{indexed.keys[31]}' \(its first key is '{indexed.keys[0]}'",
+    ):
+        fit(recipe(folder, *words), tmp_path / "stopped", console=quiet())
+    run = fit(recipe(folder, *words, "data.on_error=skip"), tmp_path / "run", console=quiet())
+    assert read_metrics(run.metrics)[-1]["left_out"] == 2
 
 
 def test_noise_is_in_the_graph_of_a_stream_too(folder, tmp_path):

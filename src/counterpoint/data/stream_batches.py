@@ -7,7 +7,7 @@ import itertools
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from counterpoint.data.workers import watched
 LANES = 8  # parts of a stream that are read side by side by one process
 SHARDS, LANE, SAMPLE = range(5, 8)  # what a seed is for, beside those of `batches` and `captions`
 
-Rows = Callable[[Sequence[str]], Tensor]
+Rows = Callable[[Sequence[str], Sequence[str]], tuple[Tensor, Mapping[int, str]]]
 
 
 class StreamSource:
@@ -49,8 +49,9 @@ class StreamSource:
     spec: how views are drawn. batch_size: samples per step, over all processes.
     share: (k, m) makes this the k-th of m processes, k from 0, which read different shards.
     tokenize: where given, batches have the tokens of their captions.
-    rows: from keys to positions in a similarity store, which the ids of a batch then are; ValueError for keys
-        it lacks. Without it the ids are numbers made of the keys: equal where two rows are one sample.
+    rows: from keys and first captions to positions in a similarity store, which the ids of a batch then are,
+        and what is wrong with some of them, by place. Without it the ids are numbers made of the keys: equal
+        where two rows are one sample.
     workers: processes that read and decode: the largest divisor of the number of lanes that is not above it.
 
     skipped: keys of the samples that were left out, each once. broken: the shards that could not be read to
@@ -128,7 +129,7 @@ class StreamSource:
         )
         for packed in watched(loader):
             self._settle(packed.faults)
-            ids, kept = self._ids(packed.keys, packed.faults)
+            ids, kept = self._ids(packed)
             if not len(kept):
                 raise ValueError(
                     f"no sample of a batch of {self.size} of data {self.stream.name!r} can be used"
@@ -159,24 +160,17 @@ class StreamSource:
                 self.broken[fault.shard] = fault.reason
                 warnings.warn(fault.reason, stacklevel=2)
 
-    def _ids(self, keys: Sequence[str], faults: list[Fault]) -> tuple[Tensor, list[int]]:
+    def _ids(self, packed: _Packed) -> tuple[Tensor, list[int]]:
         """The ids of samples that have one, and their places in the batch; the others join the faults."""
+        keys = packed.keys
         if self.rows is None:
             return torch.tensor([_number(key) for key in keys], dtype=torch.int64), list(range(len(keys)))
-        try:
-            return self.rows(keys), list(range(len(keys)))
-        except ValueError:
-            if self.stream.on_error == "stop":
-                raise
-        ids, kept = [], []
-        for place, key in enumerate(keys):
-            try:
-                ids.append(int(self.rows([key])[0]))
-                kept.append(place)
-            except ValueError as error:
-                self._skipped[key] = None
-                faults.append(Fault(key, str(error)))
-        return torch.tensor(ids, dtype=torch.int64), kept
+        ids, wrong = self.rows(keys, packed.texts)
+        bad = [Fault(keys[place], reason) for place, reason in sorted(wrong.items())]
+        self._settle(bad)
+        packed.faults.extend(bad)
+        kept = [place for place in range(len(keys)) if place not in wrong]
+        return ids[kept], kept
 
 
 class RecentKeys:
@@ -201,9 +195,14 @@ class RecentKeys:
 
 @dataclass(frozen=True)
 class _Packed:
-    """A batch on its way from a worker. views: uint8 `(count, n, 3, size, size)`."""
+    """A batch on its way from a worker.
+
+    texts: the first caption of each sample. captions: the drawn ones.
+    views: uint8 `(count, n, 3, size, size)`.
+    """
 
     keys: list[str]
+    texts: list[str]
     captions: list[str]
     views: Tensor
     faults: list[Fault]
@@ -273,7 +272,7 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
                 raise _Dry(f"none of {patience} shards of data {self.stream.name!r} has a sample: {last}")
 
     def _packed(self, step: int, raws: list[Raw], faults: list[Fault]) -> _Packed:
-        keys, captions, views = [], [], []
+        keys, texts, captions, views = [], [], [], []
         for place, raw in enumerate(raws):
             words = (SAMPLE, self.seed, self.epoch, self.share[0], step, place)
             try:
@@ -287,8 +286,9 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
                 captions.append(drawn(raw.captions, float(torch.rand(()))))
                 views.append(torch.stack([self.transform(picture) for _ in range(self.spec.count)]))
             keys.append(raw.key)
+            texts.append(raw.captions[0])
         empty = torch.empty(self.spec.count, 0, 3, self.spec.size, self.spec.size, dtype=torch.uint8)
-        return _Packed(keys, captions, torch.stack(views, dim=1) if views else empty, faults)
+        return _Packed(keys, texts, captions, torch.stack(views, dim=1) if views else empty, faults)
 
 
 class _Dry(Exception):

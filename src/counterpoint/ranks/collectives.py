@@ -94,15 +94,20 @@ class Ranks:
         return list(zip(*rest, strict=True))
 
     def _stop(self, error: Exception | None) -> None:
-        words: list[Any] = [None] * self.size
         own = None if error is None else (type(error).__name__, str(error), isinstance(error, ValueError))
-        dist.all_gather_object(words, own, group=_for_host(self.group))
+        words = self.objects(own)
         rank, (kind, text, is_value) = next((r, w) for r, w in enumerate(words) if w is not None)
         if error is not None and not isinstance(error, ValueError):
             raise error
         if is_value:
             raise ValueError(f"rank {rank}: {text}") from error
         raise RuntimeError(f"rank {rank} stopped with {kind}: {text}")
+
+    def objects(self, own: Any) -> list[Any]:
+        """What each rank gives all, pickled; an accelerator is not waited for."""
+        given: list[Any] = [None] * self.size
+        dist.all_gather_object(given, own, group=_for_host(self.group))
+        return given
 
     def attempt(self, do: Callable[[], T]) -> T:
         """What `do` returns; an error on one rank stops all, as `tell` says."""

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
@@ -35,6 +36,7 @@ from counterpoint.similarity.store_files import (
 
 MANIFEST = "manifest.json"
 OWN_VECTORS = "own vectors"
+UNIT = 0.01  # rounded to fp16, unit vectors are off by 0.0005 at most
 
 
 class Plan(BaseModel):
@@ -186,6 +188,27 @@ class EmbeddingStore:
             )
         return found
 
+    def look_up(self, keys: Sequence[str], captions: Sequence[str]) -> tuple[Ints, dict[int, str]]:
+        """As `rows`, for a part of a stream: where the samples stand, and what is wrong with some, by place.
+
+        captions: the first one of each sample; that it is the one which was encoded is looked at where the
+            store is of captions.
+        """
+        m, table = self.manifest, self.keys
+        found = table.find(keys)
+        first = f"its first key is {table[0]!r}, of data {m.data!r}"
+        lacking = np.flatnonzero(found < 0).tolist()
+        faults = {i: f"store {self.path} lacks {keys[i]!r} ({first})" for i in lacking}
+        known = np.flatnonzero(found >= 0)
+        if m.text == "caption" and m.encoder != OWN_VECTORS and len(known):
+            bad = self._differ(self._index(found[known]), [captions[i] for i in known])
+            for i in known[bad].tolist():
+                faults[i] = (
+                    f"store {self.path} was built from another caption of {keys[i]!r}, which is now "
+                    f"{captions[i][:80]!r}: build the store again"
+                )
+        return found, faults
+
     def graph(self, keys: Sequence[str] | None = None) -> StoreGraph:
         """The similarity graph of the samples of these keys, in their order; of all samples if not given.
 
@@ -206,13 +229,12 @@ class EmbeddingStore:
         has = samples.captions is not None if m.text == "caption" else m.text in samples.labels
         if has and m.encoder != OWN_VECTORS:
             texts = texts_of(samples, m.text)[1]
-            stored = open_ints(self.path / TEXTS)[index]
-            bad = (stored != text_hashes(texts)).any(axis=1)
+            bad = self._differ(index, texts)
             if bad.any() and m.text != "caption":
                 # `build --table` takes class names as they are written.
                 labels = samples.labels[m.text]
                 written = [labels.names[label] for label in labels.values.tolist()]
-                bad &= (stored != text_hashes(written)).any(axis=1)
+                bad &= self._differ(index, written)
             if bad.any():
                 first = int(bad.argmax())
                 raise ValueError(
@@ -221,6 +243,12 @@ class EmbeddingStore:
                     f"{samples.keys[first]!r}, now {texts[first][:80]!r}: build the store again"
                 )
         return StoreGraph(self, torch.from_numpy(index))
+
+    def _differ(self, index: Ints, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """Which of these texts, `(n,)`, are not those that the rows `index` of the vectors were made of."""
+        stored = open_ints(self.path / TEXTS)[index]
+        differ: NDArray[np.bool_] = (stored != text_hashes(texts)).any(axis=1)
+        return differ
 
     def _index(self, rows: Ints | None) -> Ints:
         """Which of the vectors these samples have, or all."""
@@ -287,7 +315,16 @@ class StoreGraph(EmbeddingGraph):
         # Each row once and in the order of the file, so that neighbours share a page.
         distinct, back = torch.unique(rows.cpu(), return_inverse=True)
         z = self.read(distinct).float()
-        unit: Tensor = (z / torch.linalg.vector_norm(z, dim=1, keepdim=True))[back]
+        norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+        # Opening reads the first and the last chunk alone: what is damaged between them is not trained on.
+        bad = ~((norm - 1).abs() <= UNIT)
+        if bool(bad.any()):
+            raise ValueError(
+                f"store {self.store.path} is damaged: row {int(distinct[int(bad.nonzero()[0, 0])])} of "
+                f"{VECTORS} has length {float(norm[bad][0]):g} instead of 1; `counterpoint similarity info "
+                "--check` reads all"
+            )
+        unit: Tensor = (z / norm)[back]
         return unit
 
     def read(self, rows: Tensor) -> Tensor:

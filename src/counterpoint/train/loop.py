@@ -45,7 +45,7 @@ from counterpoint.train.recipe import Recipe
 from counterpoint.train.run import Run, claim
 from counterpoint.train.setup import Relations, fingerprint, load_encoder
 from counterpoint.train.signals import Stopped, StopSignals, agreed
-from counterpoint.train.sources import left_out, load_training
+from counterpoint.train.sources import LeftOut, load_training
 
 
 def fit(
@@ -149,14 +149,8 @@ class Loop:
         logged: Sequence[str] = (),
         keys: Keys = (),
     ) -> None:
-        self.recipe, self.run, self.relations, self.source, self.console = (
-            recipe,
-            run,
-            relations,
-            source,
-            console,
-        )
-        self.fabric = fabric
+        self.recipe, self.run, self.fabric, self.console = recipe, run, fabric, console
+        self.relations, self.source, self.left_out = relations, source, LeftOut(source)
         self.trained = nn.ModuleDict({"encoder": encoder, "objective": objective})
         self.follower: Follower | None = None
         if recipe.momentum is not None:
@@ -254,7 +248,7 @@ class Loop:
                 f"skipped {self.watch.skipped} of {self.total} steps, whose loss was not finite "
                 "or whose batch was down to one sample"
             )
-        for line in left_out(self.source):
+        for line in self.left_out.lines():
             bar.say(line)
 
     def _one_step(self, batch: Batch, everyone: Tensor, logged: bool) -> Row:
@@ -303,7 +297,7 @@ class Loop:
         where = {"step": float(self.step), "epoch": (self.step - 1) // self.steps_per_epoch + 1.0}
         if self.watch.policy == "skip":
             where["skipped"] = float(self.watch.skipped)
-        where["left_out"] = float(len(self.source.skipped))
+        where["left_out"] = float(self.left_out.count())
         return {**values, **where, "spread": spread(gather(torch.cat(views).detach())), "lr": lr}
 
     def _loss(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from counterpoint.data import SOURCES, STREAMS, Samples, Stream
 from counterpoint.data.batches import batch_source, plain_batches
@@ -16,6 +18,7 @@ from counterpoint.evaluate.features import frozen
 from counterpoint.models.encoder import Encoder
 from counterpoint.models.towers import TwoTowers
 from counterpoint.objectives import Objective
+from counterpoint.ranks.collectives import Ranks
 from counterpoint.similarity import ShuffledGraph, SimilarityGraph
 from counterpoint.train.recipe import Data, Recipe
 from counterpoint.train.setup import (
@@ -122,7 +125,12 @@ def _store(recipe: Recipe) -> tuple[SimilarityGraph | None, Rows | None]:
     graph: SimilarityGraph = store.graph()
     if similarity.noise:
         graph = ShuffledGraph(graph, similarity.noise, similarity.noise_seed)
-    return graph, lambda keys: torch.from_numpy(store.rows(keys))
+
+    def rows(keys: Sequence[str], captions: Sequence[str]) -> tuple[Tensor, dict[int, str]]:
+        found, faults = store.look_up(keys, captions)
+        return torch.from_numpy(found), faults
+
+    return graph, rows
 
 
 def evaluation_splits(recipe: Recipe, say: Say = print) -> Splits:
@@ -197,12 +205,36 @@ def measure_with_text(encoder: Encoder, test: Samples, recipe: Recipe) -> list[R
     return results
 
 
-def left_out(source: Source) -> list[str]:
-    """What a run says at its end of what it could not use; nothing where it used all."""
-    lines = []
-    if source.skipped:
-        lines.append(f"skipped {len(source.skipped)} broken pictures, the first is {source.skipped[0]}")
-    if isinstance(source, StreamSource) and source.broken:
-        first = next(iter(source.broken))
-        lines.append(f"{len(source.broken)} shards could not be read to their end, the first is {first}")
-    return lines
+class LeftOut:
+    """What a run could not use, over all its processes since they began: each sample and each shard once."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._samples: dict[str, None] = {}
+        self._shards: dict[str, None] = {}
+        self._told = 0, 0
+
+    def count(self) -> int:
+        """How many samples so far. Every process must call it."""
+        samples = list(self._source.skipped)
+        shards = list(self._source.broken) if isinstance(self._source, StreamSource) else []
+        new = samples[self._told[0] :], shards[self._told[1] :]
+        self._told = len(samples), len(shards)
+        everyone = [new]
+        if (ranks := Ranks.of(None)) is not None:
+            any_new = any(count for (count,) in ranks.tell([len(new[0]) + len(new[1])]))
+            everyone = ranks.objects(new) if any_new else []
+        for keys, urls in everyone:
+            self._samples |= dict.fromkeys(keys)
+            self._shards |= dict.fromkeys(urls)
+        return len(self._samples)
+
+    def lines(self) -> list[str]:
+        """What is said of it at the end; nothing where all could be used. Every process must call it."""
+        lines = []
+        if count := self.count():
+            lines.append(f"skipped {count} broken pictures, the first is {next(iter(self._samples))}")
+        if self._shards:
+            first = next(iter(self._shards))
+            lines.append(f"{len(self._shards)} shards could not be read to their end, the first is {first}")
+        return lines
