@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -70,7 +71,6 @@ def build(
     """
     from counterpoint.data.text_table import text_table
     from counterpoint.similarity.store_build import build_store
-    from counterpoint.similarity.store_encode import texts_of
 
     if (data is None) == (table is None):
         raise ValueError("give the data to encode: either --data or --table")
@@ -83,9 +83,7 @@ def build(
     else:
         if key is not None:
             raise ValueError("--key goes with --table: data has keys of its own")
-        samples = _samples(str(data), split, changes or [])
-        name, keys = samples.name, list(samples.keys)
-        text, texts = texts_of(samples, text)
+        name, keys, text, texts = _data_texts(str(data), split, changes or [], text)
         templates = template or ["{}" if text == "caption" else "a photo of a {}"]
     fabric = _fabric(accelerator, devices, nodes)
     began = time.perf_counter()
@@ -207,6 +205,31 @@ def _samples(data: str, split: str, changes: list[str]) -> Samples:
     return open_split(named_data(data, changes), split)
 
 
+def _data_texts(
+    words: str, split: str, changes: list[str], text: str | None
+) -> tuple[str, list[str], str, list[str]]:
+    """What data is called, its keys, what of it is encoded, and the texts."""
+    from counterpoint.data.streams import stream_texts
+    from counterpoint.similarity.store_encode import texts_of
+    from counterpoint.train.named_data import named_data, open_split
+    from counterpoint.train.sources import open_stream
+
+    data = named_data(words, changes)
+    if not data.streamed:
+        samples = open_split(data, split)
+        return samples.name, list(samples.keys), *texts_of(samples, text)
+    if split != "train":
+        raise ValueError(f"--split {split}: a stream is for training, and has no other split")
+    if text not in (None, "caption"):
+        raise ValueError(f"--text {text}: of a stream the captions are encoded, and nothing else")
+    stream = open_stream(data)
+    with _bar(f"reading {len(stream.urls):,} shards", _is_first(), "shards") as report:
+        if report is not None:
+            report(0, len(stream.urls))  # from here on the rate is counted
+        keys, texts = stream_texts(stream, report)
+    return stream.name, keys, "caption", texts
+
+
 def _graph(
     words: str, data: str | None, split: str, changes: list[str]
 ) -> tuple[SimilarityGraph, Samples | None]:
@@ -269,28 +292,31 @@ def _facts(m: Manifest) -> dict[str, object]:
 
 
 def _fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
-    from lightning_fabric import Fabric
+    """The processes that share the work: those of torchrun or srun, or as many as are asked for."""
+    from pydantic import ValidationError
 
-    shared = devices * nodes > 1
+    from counterpoint.train.devices import build_fabric
+    from counterpoint.train.sections import Train
+
     try:
-        fabric = Fabric(
-            accelerator=accelerator,
-            devices=devices,
-            num_nodes=nodes,
-            strategy="ddp" if shared else "auto",
+        fabric = build_fabric(
+            Train.model_validate({"accelerator": accelerator, "devices": devices, "nodes": nodes})
         )
-    # Fabric says an unknown accelerator as ValueError and an absent one as RuntimeError or its own classes.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"--accelerator {accelerator} --devices {devices} cannot be used: {reason}"
-        ) from None
+    except ValidationError as error:
+        raise ValueError(f"--accelerator {accelerator}: {error.errors()[0]['msg']}") from None
+    except ValueError as error:
+        raise ValueError(str(error).replace("train.", "--")) from None
     fabric.launch()
     return fabric
 
 
+def _is_first() -> bool:
+    """Whether this is the first process of its machine, before they know of each other."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 @contextmanager
-def _bar(title: str, shown: bool) -> Iterator[Report | None]:
+def _bar(title: str, shown: bool, unit: str = "texts") -> Iterator[Report | None]:
     """A progress bar with rate and time left; a line now and then where there is no terminal."""
     if not shown:
         yield None
@@ -302,7 +328,7 @@ def _bar(title: str, shown: bool) -> Iterator[Report | None]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]} texts/s  left"),
+        TextColumn(f"{{task.fields[rate]}} {unit}/s  left"),
         TimeRemainingColumn(),
         console=err_console,
         transient=True,
@@ -315,12 +341,13 @@ def _bar(title: str, shown: bool) -> Iterator[Report | None]:
         first = done if first is None else first
         now = time.perf_counter()
         rate = (done - first) / max(now - began, 1e-9)
-        progress.update(task, completed=done, total=total, rate=f"{rate:,.0f}")
+        told = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        progress.update(task, completed=done, total=total, rate=told)
         if not live and now - said > LINE_EVERY:
             said = now
             line = f"{title}: {done:,} done"
             if rate:  # nothing is done before the first chunk: no rate yet, and no time left
-                line += f", {rate:,.0f} texts/s, {(total - done) / rate:.0f} s left"
+                line += f", {told} {unit}/s, {(total - done) / rate:.0f} s left"
             err_console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     with progress:

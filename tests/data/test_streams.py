@@ -7,7 +7,7 @@ from real_data import real_data
 from tar_shards import add, server, write_shards
 
 from counterpoint.data import streams
-from counterpoint.data.streams import Fault, Raw, read_shard, streamed_shards
+from counterpoint.data.streams import Fault, Raw, read_shard, stream_texts, streamed_shards
 from counterpoint.data.webdataset_shards import shards
 
 
@@ -153,6 +153,35 @@ def test_samples_that_lack_something(tmp_path, made):
     assert "has no picture" in faults[0].reason
     assert "has no caption" in faults[1].reason
     assert "empty caption" in faults[2].reason
+
+
+def test_the_texts_of_a_stream_are_those_of_its_index(made):
+    indexed = shards(made[0].parent)
+    stream = streamed_shards(str(made[0].parent), samples=4)
+    told = []
+    assert stream_texts(stream, lambda *counts: told.append(counts)) == (indexed.keys, indexed.captions)
+    assert told == [(1, 2), (2, 2)]
+    with tarfile.open(made[1], "a") as tar:
+        add(tar, "x.txt", b"no picture")
+    made[0].write_bytes(made[0].read_bytes()[:9000])
+    left = len(read(made[0])[0])
+    with pytest.raises(ValueError, match=r"made-00000.tar ends early.*on_error='skip' leaves out"):
+        stream_texts(stream)
+    skipping = streamed_shards(str(made[0].parent), samples=4, on_error="skip")
+    with (
+        pytest.warns(UserWarning, match=r"made-00000.tar ends early"),
+        pytest.warns(UserWarning, match=f"1 of {left + 7} samples cannot be used"),
+    ):
+        keys, texts = stream_texts(skipping)
+    assert keys == indexed.keys[:left] + indexed.keys[6:]
+    assert len(texts) == len(keys)
+    for path in made:
+        path.write_bytes(b"")
+    with (
+        pytest.warns(UserWarning, match="cannot be read"),
+        pytest.raises(ValueError, match="'shards' has no samples"),
+    ):
+        stream_texts(skipping)
 
 
 def test_names_and_splits(made):

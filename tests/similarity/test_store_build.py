@@ -275,11 +275,19 @@ def test_minilm_on_texts_of_all_kinds(tmp_path):
     assert len(store.manifest.revision) == 64
 
 
-def two_processes(folder, model, *more):
-    words = [sys.executable, "-m", "counterpoint.cli", "similarity", "build", "--table", "t.tsv", "--text"]
-    words += ["caption", "--key", "name", "--encoder", str(model), "--accelerator", "cpu", "--devices", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+def two_processes(folder, model, starter=(), devices="2"):
+    words = [sys.executable, *starter, "-m", "counterpoint.cli", "similarity", "build", "--table", "t.tsv"]
+    words += ["--text", "caption", "--key", "name", "--encoder", str(model), "--accelerator", "cpu"]
     return subprocess.run(
-        [*words, "--out", "two", *more], cwd=folder, capture_output=True, text=True, timeout=500
+        [*words, "--devices", devices, "--out", "two"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=500,
     )
 
 
@@ -294,6 +302,18 @@ def test_two_gloo_processes_share_the_work(tmp_path):
     assert done.stdout.count("store: ") == 1
     build_store(tmp_path / "one", keys, texts, encoder=str(model), data="t.tsv", device="cpu")
     assert hashes(tmp_path / "one") == hashes(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_processes_as_it_does_for_a_training(tmp_path):
+    model = save_tiny_encoder(tmp_path / "model")
+    (tmp_path / "t.tsv").write_text("name\tcaption\na\ta dog\nb\ta cat\n")
+    done = two_processes(tmp_path, model, TORCHRUN, devices="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("store: ") == 1
+    assert len(EmbeddingStore.open(tmp_path / "two")) == 2
+    done = two_processes(tmp_path, model, TORCHRUN, devices="3")
+    assert "--devices=3, but torchrun started 2" in done.stderr
 
 
 @pytest.mark.slow

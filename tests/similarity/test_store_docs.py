@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tar_shards import write_shards
+from tar_shards import server, write_shards
 
 from counterpoint.cli import main
 from counterpoint.similarity import EmbeddingStore
@@ -62,6 +62,11 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
         (("build", "--out", "s", "--table", "t.csv", "--text", "caption"), ("1 of 2 texts", "'1'")),
         (("build", "--out", "s", "--data", "source: tabel, path: t.csv"), ("tabel", "'table'")),
         (("build", "--out", "s", "--data", "demo/nothing"), ("demo/nothing",)),
+        (
+            ("build", "--out", "s", "--data", "demo/xclr", "--accelerator", "tpu"),
+            ("--accelerator tpu", "cpu"),
+        ),
+        (("build", "--out", "s", "--data", "demo/xclr", "--nodes", "2"), ("--nodes=2", "torchrun or srun")),
         (("build", "--out", "s", "--data", "source: shapes", "--text", "smell"), ("smell", "object")),
         (("info", "absent"), ("there is no store absent",)),
         (("merge", "a", "b", "--out", "c"), ("there is no store a",)),
@@ -69,6 +74,9 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
         (("inspect", "demo/xclr", "--out", "."), (". is a folder",)),
         (("build", "--out", "s", "--data", "source: shapes", "train.epochs=3"), ("'train'", "data.limit")),
         (("build", "--out", "s", "--data", "source: shards, path: d/{0..1}.tar"), ("needs quotes",)),
+        (("build", "--out", "s", "--data", "xclr/cc3m", "--split", "test"), ("--split test", "stream")),
+        (("build", "--out", "s", "--data", "xclr/cc3m", "--text", "label"), ("--text label", "captions")),
+        (("build", "--out", "s", "--data", "xclr/cc3m", "data.path=no.tar"), ("no file matches no.tar",)),
         (("inspect", "xclr/cc3m"), ("xclr/cc3m reads a stream", "its store")),
         (("inspect", "t.csv"), ("there is no store t.csv",)),
         (("inspect", "demo/simclr", "--batch-sizes", "many"), ("--batch-sizes", "many")),
@@ -107,3 +115,23 @@ def test_the_shards_of_a_stream_are_built_without_a_holdout(tmp_path, monkeypatc
     for name in ("cc3m", "cc12m"):
         recipe = (PAGE.parents[1] / "recipes" / "xclr" / f"{name}.yaml").read_text(encoding="utf-8")
         assert f"path: data/{name}, train: null, on_error: skip" in recipe
+
+
+def test_shards_that_are_elsewhere_make_the_same_store(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = write_shards(tmp_path / "shards", shards=2, each=4, texts=2)[0].parent
+
+    def build(out, *words):
+        line = ["counterpoint", "similarity", "build", "--encoder", "static", "--out", out, *words]
+        monkeypatch.setattr(sys, "argv", line)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code, capsys.readouterr().err
+        store = EmbeddingStore.open(out)
+        return [store.keys[row] for row in range(8)], (store.path / "vectors.npy").read_bytes()
+
+    here = build("here", "--data", "source: shards, path: shards, train: null")
+    with server(folder) as (address, asked):
+        there = build("there", "--data", "xclr/cc3m", f"data.path={address}/made-{{00000..00001}}.tar")
+    assert there == here
+    assert asked == ["made-00000.tar", "made-00001.tar"]

@@ -14,13 +14,14 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from counterpoint.data.decode import PICTURES
-from counterpoint.data.faults import OnError, check_on_error
+from counterpoint.data.faults import OnError, check_on_error, settle
 from counterpoint.data.webdataset_shards import BLOCK, _shard_files, captions_of
 from counterpoint.extras import need
 from counterpoint.names import hint
@@ -160,6 +161,40 @@ def read_shard(url: str, name: str, tries: int = 4, timeout: float = 30.0) -> It
                 yield Fault(None, _early(url, number, given, early.reason), url)
                 return
         time.sleep(min(WAIT * 2 ** (number - 1), LONGEST_WAIT))
+
+
+def stream_texts(
+    stream: Stream, progress: Callable[[int, int], None] | None = None
+) -> tuple[list[str], list[str]]:
+    """The keys of all samples of a stream and the first caption of each, in the order of the shards.
+
+    All of it is read once, pictures too, which are not decoded.
+
+    progress: called with the number of shards that are done, and of all.
+
+    Raises ValueError where there is no sample, and with `on_error: stop` at the first that cannot be used;
+    with `skip` their number is a warning, and so is each shard that cannot be read to its end.
+    """
+    keys: list[str] = []
+    texts: list[str] = []
+    faults: list[str] = []
+    for number, (url, name) in enumerate(zip(stream.urls, stream.names, strict=True), start=1):
+        for item in read_shard(url, name, stream.tries, stream.timeout):
+            if isinstance(item, Raw):
+                keys.append(item.key)
+                texts.append(item.captions[0])
+            elif stream.on_error == "stop":
+                raise ValueError(f"{item.reason} (on_error='skip' leaves out what cannot be used)")
+            elif item.key is None:
+                warnings.warn(item.reason, stacklevel=2)
+            else:
+                faults.append(item.reason)
+        if progress is not None:
+            progress(number, len(stream.urls))
+    settle(faults, len(keys) + len(faults), f"data {stream.name!r}", stream.on_error)
+    if not keys:
+        raise ValueError(f"data {stream.name!r} has no samples")
+    return keys, texts
 
 
 class _EarlyError(Exception):
