@@ -136,7 +136,10 @@ def test_a_complete_store_stays_and_what_differs_is_said(tmp_path, whole):
     for words, parts in (
         ({"keys": keys}, ("keys, the first at sample 40: 'other.png' against '40.png'",)),
         ({"keys": KEYS[:-1], "texts": TEXTS[:-1]}, ("samples: 299 against 300", "distinct: 299 against 300")),
-        ({"texts": ["a dog", *TEXTS[1:]]}, ("differs in texts",)),
+        (
+            {"texts": [*TEXTS[:7], "a dog", *TEXTS[8:-1], "a cat"]},
+            (f"differs in texts: those of 2 samples, the first is '{KEYS[7]}'",),
+        ),
         ({"encoder": Hashed("2")}, ("revision: 2 against 1",)),
         ({"templates": ["a photo of {}"]}, ("templates: ('a photo of {}',) against ('{}',)",)),
         ({"data": "yours", "text": "alt"}, ("data: yours against mine", "text: alt against caption")),

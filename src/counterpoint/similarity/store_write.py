@@ -39,6 +39,7 @@ from counterpoint.similarity.store_files import (
     VectorFile,
     chunk_bounds,
     file_digest,
+    open_ints,
     vector_bytes,
     write_array,
     write_keys,
@@ -179,11 +180,23 @@ def _refuse(folder: Path, there: Plan, contents: Contents) -> None:
             differences[differences.index("keys")] = (
                 f"keys, the first at sample {row}: {keys[row]!r} against {table[row]!r}"
             )
+    elif "texts" in differences:
+        differences[differences.index("texts")] = _other_texts(folder, contents)
     if differences:
         raise ValueError(
             f"{folder} holds another store, which differs in {'; '.join(differences)} (the new one against "
             "the one there): replace it with --overwrite, or give another folder"
         )
+
+
+def _other_texts(folder: Path, contents: Contents) -> str:
+    """How many samples have other texts than in this folder, which has the same samples, and the first."""
+    hashes, index = open_ints(folder / TEXTS), np.asarray(open_ints(folder / INDEX), np.int64)
+    if len(index) != len(contents.index) or not 0 <= index.min() <= index.max() < len(hashes):
+        return "texts"  # these files are damaged
+    other = (hashes[index] != contents.hashes[contents.index]).any(axis=1)
+    first = contents.keys[int(other.argmax())]
+    return f"texts: those of {int(other.sum())} samples, the first is {first!r}"
 
 
 def _clear(folder: Path, names: Sequence[str]) -> None:
