@@ -293,19 +293,29 @@ def _facts(m: Manifest) -> dict[str, object]:
 
 def _fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
     """The processes that share the work: those of torchrun or srun, or as many as are asked for."""
-    from pydantic import ValidationError
+    from lightning_fabric import Fabric
 
-    from counterpoint.train.devices import build_fabric
+    from counterpoint.train.devices import build_fabric, started_by
     from counterpoint.train.sections import Train
 
+    shared = devices * nodes > 1
     try:
-        fabric = build_fabric(
-            Train.model_validate({"accelerator": accelerator, "devices": devices, "nodes": nodes})
-        )
-    except ValidationError as error:
-        raise ValueError(f"--accelerator {accelerator}: {error.errors()[0]['msg']}") from None
-    except ValueError as error:
-        raise ValueError(str(error).replace("train.", "--")) from None
+        if started_by() is None:
+            fabric = Fabric(
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=nodes,
+                strategy="ddp" if shared else "auto",
+            )
+        else:
+            asked = {"accelerator": accelerator, "devices": devices, "nodes": nodes}
+            fabric = build_fabric(Train.model_validate(asked))
+    # Fabric says an unknown accelerator as ValueError and an absent one as RuntimeError or its own classes.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].replace("train.", "--")
+        raise ValueError(
+            f"--accelerator {accelerator} --devices {devices} cannot be used: {reason}"
+        ) from None
     fabric.launch()
     return fabric
 

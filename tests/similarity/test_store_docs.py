@@ -62,11 +62,6 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
         (("build", "--out", "s", "--table", "t.csv", "--text", "caption"), ("1 of 2 texts", "'1'")),
         (("build", "--out", "s", "--data", "source: tabel, path: t.csv"), ("tabel", "'table'")),
         (("build", "--out", "s", "--data", "demo/nothing"), ("demo/nothing",)),
-        (
-            ("build", "--out", "s", "--data", "demo/xclr", "--accelerator", "tpu"),
-            ("--accelerator tpu", "cpu"),
-        ),
-        (("build", "--out", "s", "--data", "demo/xclr", "--nodes", "2"), ("--nodes=2", "torchrun or srun")),
         (("build", "--out", "s", "--data", "source: shapes", "--text", "smell"), ("smell", "object")),
         (("info", "absent"), ("there is no store absent",)),
         (("merge", "a", "b", "--out", "c"), ("there is no store a",)),
