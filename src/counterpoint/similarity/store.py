@@ -201,7 +201,7 @@ class EmbeddingStore:
         faults = {i: f"store {self.path} lacks {keys[i]!r} ({first})" for i in lacking}
         known = np.flatnonzero(found >= 0)
         if m.text == "caption" and m.encoder != OWN_VECTORS and len(known):
-            bad = self._differ(self._index(found[known]), [captions[i] for i in known])
+            bad = self._differ(self._index(found[known]), [captions[i] for i in known.tolist()])
             for i in known[bad].tolist():
                 faults[i] = (
                     f"store {self.path} was built from another caption of {keys[i]!r}, which is now "
