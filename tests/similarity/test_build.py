@@ -176,6 +176,7 @@ def test_noise_is_of_every_kind():
         ({"graph": "sum", "of": [{"graph": "captoin"}]}, "unknown graph 'captoin'.*'caption'"),
         ({"graph": "product", "of": [{"graph": "label", "weight": 2}]}, "weight is not a key"),
         ({"graph": "label", "noise": 1.5}, "noise"),
+        ({"graph": "label", "noise": 0.5, "noise_seed": 2**63}, "noise_seed"),
     ],
 )
 def test_what_a_section_refuses(given, words):
@@ -214,6 +215,10 @@ def test_rows_of_files_are_found_by_key():
     vectors = torch.arange(1.0, 11.0).reshape(5, 2)[[4, 3, 2, 1]]
     got = build("vectors", **WRITTEN["vectors"]).batch(IDS)
     assert torch.allclose(got, EmbeddingGraph(vectors).batch(IDS))
+    marked = FILES / "marked.txt"  # as editors on Windows write it
+    marked.write_text("\ufeffa\r\nb\r\nc\r\nd\r\ne\r\n", encoding="utf-8", newline="")
+    got = build("vectors", path=WRITTEN["vectors"]["path"], keys=str(marked)).batch(IDS)
+    assert torch.allclose(got, EmbeddingGraph(torch.arange(1.0, 11.0).reshape(5, 2)).batch(IDS))
     metadata = build("metadata", **WRITTEN["metadata"], bandwidths={"price": 1.0}).batch(IDS)
     assert float(metadata[0, 2]) == pytest.approx(0.5 * np.exp(-2) + 0.5)
 

@@ -75,12 +75,13 @@ def test_what_a_metadata_graph_refuses(given, words):
 
 def test_columns_are_read_in_the_order_of_the_samples(tmp_path):
     file = tmp_path / "t.csv"
-    file.write_text("path,price,colour\nb.png,2,red\na.png,,blue\nc.png,1e3, red\nd.png,nan,\n")
+    rows = ["b.png,2,red", "a.png,,blue", "c.png,1e3, red", "d.png,nan,", "e.png,N/A,N/A", "f.png,#N/A,<NA>"]
+    file.write_text("\n".join(["path,price,colour", *rows]))
     numbers, categories = read_columns(
-        file, "path", ["a.png", "d.png", "c.png", "b.png"], ["price"], ["colour"]
+        file, "path", ["a.png", "d.png", "c.png", "b.png", "e.png", "f.png"], ["price"], ["colour"]
     )
-    assert numbers["price"].nan_to_num(-1).tolist() == [-1, -1, 1000, 2]
-    assert categories["colour"].tolist() == [0, -1, 1, 1]
+    assert numbers["price"].nan_to_num(-1).tolist() == [-1, -1, 1000, 2, -1, -1]
+    assert categories["colour"].tolist() == [0, -1, 1, 1, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,9 @@ def test_columns_are_read_in_the_order_of_the_samples(tmp_path):
         ("path,price,colour\na,1,\na,2,\n", "row 2: path 'a' is also that of row 1"),
         ("path,price,colour\nb,1,\n", "lacks 1 of the 1 samples, the first is path 'a'"),
         ("path,price,colour\na,cheap,\n", "row 1: price must be a number, got 'cheap'"),
+        ("path,price,colour\na,1,red\nb,1,000,red\n", r"row 2 \(line 3\): it has more or fewer fields"),
+        ("path,price,colour\na,1\nb,1,red\n", r"row 1 \(line 2\): it has more or fewer fields"),
+        ("path,price,price,colour\na,1,2,red\n", "has two columns 'price'"),
     ],
 )
 def test_bad_tables_are_named(tmp_path, text, words):

@@ -53,6 +53,31 @@ def test_parts_that_do_not_fit(tmp_path):
     assert not (tmp_path / "all").exists()
 
 
+def test_one_folder_of_a_model_in_two_places(tmp_path):
+    def named(name, revision="1"):
+        encoder = Hashed(revision)
+        encoder.name = name
+        return encoder
+
+    for k, (ours, theirs, revision, fits) in enumerate(
+        (
+            ("/mnt/a/bert", "~/bert", "1", True),
+            ("hf:/mnt/a/bert?pooling=mean", "hf:../bert?pooling=mean", "1", True),
+            ("hf:/mnt/a/bert?pooling=mean", "hf:/mnt/a/bert?pooling=cls", "1", False),
+            ("/mnt/a/bert", "/mnt/a/bart", "1", False),
+            ("a/bert", "b/bert", "1", False),
+            ("/mnt/a/bert", "/mnt/b/bert", "2", False),
+        )
+    ):
+        a = part(tmp_path / f"a{k}", 0, 40, encoder=named(ours))
+        b = part(tmp_path / f"b{k}", 40, 90, encoder=named(theirs, revision))
+        if fits:
+            assert merge_stores(tmp_path / f"all{k}", [a, b]).manifest.encoder == ours
+        else:
+            with refused("cannot be merged", "encoder"):
+                merge_stores(tmp_path / f"all{k}", [a, b])
+
+
 def test_one_text_with_two_vectors_is_refused(tmp_path):
     class Other(Hashed):
         def __call__(self, texts):

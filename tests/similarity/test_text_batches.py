@@ -1,5 +1,6 @@
 """Batches of texts: the library's own vectors, in the order of the texts, with little padding."""
 
+import math
 import random
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_models import save_tiny_encoder
 
+from counterpoint.similarity import text_batches
 from counterpoint.similarity.text import _load
 from counterpoint.similarity.text_batches import encode_in_batches
 
@@ -68,6 +70,31 @@ def test_texts_beyond_the_limit_are_cut_as_the_library_cuts_them(tiny):
     torch.testing.assert_close(
         encode_in_batches(tiny, texts), tiny.encode(texts, convert_to_tensor=True), rtol=0, atol=2e-6
     )
+
+
+def test_a_tokenizer_without_a_limit(tiny):
+    """Such as those of T5 v1.1 and mT5: theirs is 1e30."""
+    texts, limit = sentences(40), tiny.max_seq_length
+    want = encode_in_batches(tiny, texts)
+    try:
+        for none in (10**30, 1e30, math.inf):
+            tiny.max_seq_length = none
+            assert torch.equal(encode_in_batches(tiny, texts), want)
+    finally:
+        tiny.max_seq_length = limit
+
+
+def test_tokens_are_counted_in_blocks(tiny, monkeypatch):
+    """What the tokenizer keeps of a million texts at once is gigabytes."""
+    texts, asked = sentences(50), []
+    want, kind = text_batches._token_counts(tiny, texts), type(tiny.tokenizer)
+    call = kind.__call__
+    monkeypatch.setattr(
+        kind, "__call__", lambda self, texts, **more: asked.append(len(texts)) or call(self, texts, **more)
+    )
+    monkeypatch.setattr(text_batches, "COUNTED", 20)
+    assert text_batches._token_counts(tiny, texts) == want
+    assert asked == [20, 20, 10]
 
 
 def test_word_vectors_have_no_padding_and_keep_their_order():

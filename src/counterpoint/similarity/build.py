@@ -44,7 +44,7 @@ class Similarity(Named):
     noise: float = Field(
         0.0, ge=0, le=1, description="share of samples that get the relations of another one, for ablations"
     )
-    noise_seed: int = Field(0, ge=0, description="which samples those are")
+    noise_seed: int = Field(0, ge=0, lt=2**63, description="which samples those are")
 
     @model_validator(mode="after")
     def _check(self) -> Similarity:

@@ -70,6 +70,8 @@ def build_store(
     if len(set(templates)) < len(templates) or not templates:
         raise ValueError(f"templates must be different sentences, at least one, got {templates!r}")
     known = SentenceEncoder(encoder, batch_size, device) if isinstance(encoder, str) else encoder
+    if not all(isinstance(getattr(known, what, None), str) for what in ("name", "revision")):
+        raise ValueError(f"encoder must be a name, or a function with a name and a revision, got {encoder!r}")
     # The longest first, so that batches pad little and one too large for the memory fails at once.
     distinct = sorted(set(texts), key=lambda text: (-len(text), text))
     place = {text: row for row, text in enumerate(distinct)}

@@ -131,11 +131,14 @@ def encode_rows(encoder: TextEncoder, texts: Sequence[str], templates: Sequence[
     """
     sentences = [template.replace("{}", text) for text in texts for template in templates]
     vectors = encoder(sentences)
+    if not isinstance(vectors, Tensor) or vectors.is_complex():
+        got = str(vectors.dtype) if isinstance(vectors, Tensor) else type(vectors).__name__
+        raise ValueError(f"encoder {encoder.name!r} must give a tensor of real numbers, got {got}")
     if vectors.ndim != 2 or len(vectors) != len(sentences) or not vectors.shape[1]:
         raise ValueError(
             f"encoder {encoder.name!r} gave shape {tuple(vectors.shape)} for {len(sentences)} texts"
         )
-    unit = _unit(vectors.double(), sentences, f"encoder {encoder.name!r} gave")
+    unit = _unit(vectors.detach().to("cpu", torch.float64), sentences, f"encoder {encoder.name!r} gave")
     mean = unit.view(len(texts), len(templates), -1).mean(dim=1)
     # fp16 keeps 1e-7 of a unit vector, so that none of its entries overflows and none that counts is lost.
     half: NDArray[np.float16] = _unit(mean, texts, "the templates average to").to(torch.float16).numpy()

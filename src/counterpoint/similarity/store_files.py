@@ -178,7 +178,9 @@ def text_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
     """One hash per text, `(n, 2)` uint64: what a store keeps of its texts."""
     out = np.empty((len(texts), 2), "<u8")
     for start in range(0, len(texts), BLOCK):
-        block = (texts[row].encode() for row in range(start, min(start + BLOCK, len(texts))))
+        rows = range(start, min(start + BLOCK, len(texts)))
+        # A key may be the name of a file that is not UTF-8.
+        block = (texts[row].encode("utf-8", "surrogatepass") for row in rows)
         digests = b"".join(hashlib.blake2b(text, digest_size=TEXT_BYTES).digest() for text in block)
         out[start : start + BLOCK] = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     return out

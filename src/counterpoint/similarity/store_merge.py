@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import overload
@@ -124,6 +125,9 @@ def _check_alike(parts: Sequence[EmbeddingStore]) -> None:
     for part in parts[1:]:
         for name in SAME:
             mine, theirs = getattr(first.manifest, name), getattr(part.manifest, name)
+            if name == "encoder" and first.manifest.revision == part.manifest.revision:
+                # One folder, file by file, which each machine keeps somewhere else.
+                mine, theirs = (re.sub(r"^(hf:)?(?=/|~|\.\.?/).*/", r"\1", one) for one in (mine, theirs))
             if mine != theirs:
                 raise ValueError(
                     f"stores {first.path} and {part.path} cannot be merged: {name} is {mine!r} in the one "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 BUILDING, LOCK, DONE = "building.json", "building.lock", "done-*.txt"
-OURS = {MANIFEST, BUILDING, LOCK, VECTORS, *SIDE_FILES}
+WHOLE = {MANIFEST, VECTORS, *SIDE_FILES}
+OURS = {*WHOLE, BUILDING, LOCK}
 # What a build leaves that is killed in the middle of a `write_whole`.
 PARTS = {f".{name}.part" for name in (*OURS, "done-0.txt")}
 
@@ -83,8 +85,10 @@ def write_contents(
             _together(fabric, lambda: _finish(folder, contents.plan) if first else None)
     finally:
         if lock.is_locked:
+            # While it is held: let go of first, another build may hold it by then, and lose its file.
+            with contextlib.suppress(PermissionError):  # Windows keeps files that are open
+                (folder / LOCK).unlink(missing_ok=True)
             lock.release()
-            (folder / LOCK).unlink(missing_ok=True)
     return EmbeddingStore.open(folder)
 
 
@@ -110,8 +114,14 @@ def _prepare(folder: Path, contents: Contents, overwrite: bool, lock: FileLock) 
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a store is a folder")
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    found = [name for name in found if name != ".DS_Store" and not name.startswith(".nfs")]
     if foreign := [name for name in found if name not in OURS | PARTS and not Path(name).match(DONE)]:
         raise ValueError(f"{folder} holds something else, such as {foreign[0]}: give another folder")
+    if MANIFEST in found and set(found) <= WHOLE and not overwrite:
+        # Nothing is to be written, and the folder may be one that cannot be written to.
+        _refuse(folder, read_manifest(folder).plan, contents)
+        _check_own(folder, contents)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock.acquire(timeout=0)
@@ -290,6 +300,14 @@ def _finish(folder: Path, plan: Plan) -> None:
     file.finish()
     if (folder / VECTORS).stat().st_size != vector_bytes(plan.distinct, width):
         raise ValueError(f"{folder / VECTORS} was changed by another program during the build")
+    # Several machines write into one file, and what a network drive made of it is not known until it is read.
+    for chunk in range(file.chunks):
+        if file.digest(chunk) != done[chunk][1]:
+            start, stop = chunk_bounds(chunk, plan.distinct, plan.chunk_rows)
+            raise ValueError(
+                f"rows {start} to {stop - 1} of {folder / VECTORS} are not those that were written: another "
+                "program or machine changed them; the same command again writes them anew"
+            )
     sums = "".join(f"{done[chunk][1]}\n" for chunk in range(file.chunks)).encode()
     write_whole(folder / CHUNKS, sums)
     manifest = Manifest(

@@ -16,7 +16,7 @@ from torch import Tensor
 from counterpoint.data.samples import UNLABELLED
 from counterpoint.extras import need
 
-MISSING = ("", "nan", "na", "null", "none")
+MISSING = ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none")
 TABLES = (".csv", ".tsv", ".parquet")
 ARRAYS = (".npy", ".npz", ".safetensors")
 
@@ -42,8 +42,13 @@ def table_rows(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]
                 stream, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True
             )
             _check(file, reader.fieldnames or [], columns)
-            for record in reader:
-                yield tuple(record[name] or "" for name in columns)
+            for number, record in enumerate(reader, start=1):
+                if None in record or None in record.values():  # a comma or a new line that is not in quotes
+                    raise ValueError(
+                        f"{file}, row {number} (line {reader.line_num}): it has more or fewer fields than "
+                        "the header"
+                    )
+                yield tuple(record[name] for name in columns)
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from None
         except csv.Error as error:
@@ -54,6 +59,8 @@ def _check(file: Path, found: Any, columns: tuple[str, ...]) -> None:
     for name in columns:
         if name not in found:
             raise ValueError(f"{file} lacks the column {name!r} (found: {', '.join(found) or 'none'})")
+        if list(found).count(name) > 1:
+            raise ValueError(f"{file} has two columns {name!r}")
 
 
 def read_columns(
@@ -61,7 +68,7 @@ def read_columns(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Columns of a table in the order of these keys: numbers as float64, categories as int64.
 
-    key: the column that holds the keys. Missing values ("", nan, null) become NaN and -1.
+    key: the column that holds the keys. Missing values ("", nan, n/a, null, none) become NaN and -1.
 
     Raises ValueError on a table without these columns, a key that comes twice or lacks, or a text that is no
     number, by row.
@@ -140,7 +147,7 @@ def read_rows(path: str | Path, keys_path: str | Path | None) -> tuple[NDArray[A
         if not lines.is_file():
             raise ValueError(f"there is no file of keys {lines}")
         try:
-            keys = lines.read_text(encoding="utf-8").splitlines()
+            keys = lines.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             raise ValueError(f"{lines} is not UTF-8: {error.reason} at byte {error.start}") from None
     if keys is not None and len(keys) != len(array):

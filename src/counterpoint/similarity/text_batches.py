@@ -14,6 +14,9 @@ from torch import Tensor
 
 from counterpoint.extras import need
 
+COUNTED = 4096
+NO_LIMIT = 2**31 - 1
+
 
 def check_batch_size(batch_size: int | None) -> None:
     """Raise ValueError for what is neither None nor an integer of at least 1."""
@@ -55,8 +58,14 @@ def _token_counts(model: Any, texts: Sequence[str]) -> list[int]:
     tokenizer = getattr(model, "tokenizer", None)
     if not isinstance(tokenizer, need("transformers", extra="text").PreTrainedTokenizerBase):
         return [0] * len(texts)
-    cut = tokenizer(list(texts), truncation=True, max_length=model.max_seq_length)
-    return [len(ids) for ids in cut["input_ids"]]
+    limit = model.max_seq_length
+    # One without a limit says 1e30, which the tokenizer's code in Rust does not take.
+    cut = {} if limit is None else {"truncation": True, "max_length": int(min(limit, NO_LIMIT))}
+    counts: list[int] = []
+    # In blocks: what it keeps of each text until then is some kilobytes.
+    for start in range(0, len(texts), COUNTED):
+        counts += [len(ids) for ids in tokenizer(list(texts[start : start + COUNTED]), **cut)["input_ids"]]
+    return counts
 
 
 @contextmanager
