@@ -28,6 +28,7 @@ similarity_app = typer.Typer(
 
 err_console = Console(stderr=True)
 LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
+STORE_BATCHES = [256, 1024, 4096]
 
 DataOption = Annotated[
     str | None,
@@ -152,8 +153,12 @@ def inspect(
     data: DataOption = None,
     split: Split = "train",
     batch_sizes: Annotated[
-        str, typer.Option(help="comma-separated numbers of samples per batch")
-    ] = "256,1024,4096",
+        str | None,
+        typer.Option(
+            help="comma-separated numbers of samples per batch; else a quarter of the recipe's, it, and four "
+            "times it, or 256,1024,4096 for a store"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the samples that are drawn", min=0, max=2**63 - 1)] = 0,
     overwrite: Overwrite = False,
 ) -> None:
@@ -169,13 +174,9 @@ def inspect(
         raise ValueError(f"{out} is a folder: --out is the page to write")
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: replace it with --overwrite, or give another --out")
-    try:
-        sizes = [int(part) for part in batch_sizes.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--batch-sizes takes whole numbers with commas between them, got {batch_sizes!r}"
-        ) from None
-    shown, samples = _graph(graph, data, split, changes or [])
+    given = None if batch_sizes is None else _numbers(batch_sizes)
+    shown, samples, usual = _graph(graph, data, split, changes or [])
+    sizes = given or usual
     look = look_at(shown, sizes, seed=seed)
     if samples is None:
         keys: Sequence[str] | KeyTable = EmbeddingStore.open(graph).keys
@@ -188,10 +189,19 @@ def inspect(
         key=lambda row: keys[row],
         text=None if samples is None else _texts(samples),
         picture=None if samples is None else samples.picture,
-        settings={"graph": shown.name, "of": graph, "seed": seed, "batch sizes": batch_sizes},
+        settings={"graph": shown.name, "of": graph, "seed": seed, "batch sizes": ",".join(map(str, sizes))},
         overwrite=overwrite,
     )
     print(f"page: {page}")
+
+
+def _numbers(words: str) -> list[int]:
+    try:
+        return [int(part) for part in words.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--batch-sizes takes whole numbers with commas between them, got {words!r}"
+        ) from None
 
 
 def _no_changes(changes: list[str] | None, what: str) -> None:
@@ -232,8 +242,8 @@ def _data_texts(
 
 def _graph(
     words: str, data: str | None, split: str, changes: list[str]
-) -> tuple[SimilarityGraph, Samples | None]:
-    """A graph and the samples it is of, where they are known."""
+) -> tuple[SimilarityGraph, Samples | None, list[int]]:
+    """A graph, the samples it is of, where they are known, and the batch sizes to look at."""
     from counterpoint.similarity.store import EmbeddingStore
     from counterpoint.train.recipe import find_recipes, load_recipe
     from counterpoint.train.setup import load_graph, load_splits
@@ -242,9 +252,9 @@ def _graph(
         store = EmbeddingStore.open(words)
         if data is None:
             _no_changes(changes, "a store alone")
-            return store.graph(), None
+            return store.graph(), None, STORE_BATCHES
         samples = _samples(data, split, changes)
-        return store.graph_of(samples), samples
+        return store.graph_of(samples), samples, STORE_BATCHES
     if data is not None:
         raise ValueError(f"--data goes with a store: {words} is a recipe, or not there")
     try:
@@ -261,7 +271,8 @@ def _graph(
         raise ValueError(
             f"recipe {words} has no similarity section: give it one, such as similarity.graph=class"
         )
-    return graph, load_splits(recipe.data).train
+    n = recipe.train.batch_size
+    return graph, load_splits(recipe.data).train, [max(2, n // 4), n, 4 * n]
 
 
 def _texts(samples: Samples) -> Callable[[int], str] | None:

@@ -96,6 +96,17 @@ def test_mistakes_are_one_line_and_exit_2(tmp_path, monkeypatch, capsys, words, 
     assert not Path("s").exists()
 
 
+def test_a_recipe_is_looked_at_in_its_own_batches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ("data.count=200", "data.size=32", "train.batch_size=24", "similarity={graph: label}")
+    monkeypatch.setattr(sys, "argv", ["counterpoint", "similarity", "inspect", "demo/xclr", *small])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    page = Path("similarity.html").read_text(encoding="utf-8")
+    assert [f"Batches of {n}: " in page for n in (6, 24, 96, 200)] == [True, True, True, False]
+
+
 def test_the_shards_of_a_stream_are_built_without_a_holdout(tmp_path, monkeypatch, capsys):
     """As docs/captions.md and the recipes for CC3M and CC12M have it."""
     monkeypatch.chdir(tmp_path)
