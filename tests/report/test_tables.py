@@ -287,6 +287,9 @@ def test_objective_and_graph_in_words() -> None:
     given = {"similarity": {"graph": "sum", "of": of, "noise": 0.2}}
     said = "sum of class and wordnet (wup), with 20% of it shuffled"
     assert graph_of(method(0, "a", {0: []}, given)) == said
+    given = {"graph": "metadata", "path": "data/mine.csv", "numbers": ["price"], "categories": ["colour"]}
+    said = "metadata (price, colour), from mine.csv"
+    assert graph_of(method(0, "a", {0: []}, {"similarity": given})) == said
     assert graph_of(method(0, "a", {0: []}, {"similarity": None})) == ""
 
 

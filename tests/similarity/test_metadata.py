@@ -28,7 +28,7 @@ def test_every_pair_is_the_weighted_mean_of_its_columns(weights):
     graph = MetadataGraph({"price": PRICE}, {"colour": COLOUR}, weights=weights, bandwidths={"price": 2.0})
     want = torch.tensor([[slow(i, j, weights, 2.0) for j in range(6)] for i in range(6)])
     torch.testing.assert_close(graph.batch(torch.arange(6)), want, atol=1e-6, rtol=0)
-    assert graph.name == "metadata (price, colour)"
+    assert graph.name == "metadata (price ± 2, colour)"
 
 
 def test_weights_whose_sum_is_not_finite_keep_their_ratio():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from counterpoint.objectives import OBJECTIVES as REGISTERED
@@ -120,5 +121,8 @@ def _graph(section: Mapping[str, Any]) -> str:
     text = str(section.get("graph", "unnamed"))
     text += f" of {' and '.join(_graph(part) for part in parts)}" if parts else ""
     text += f" ({section['measure']})" if section.get("measure") else ""
+    columns = [str(name) for kind in ("numbers", "categories") for name in section.get(kind) or ()]
+    text += f" ({', '.join(columns)})" if columns else ""
+    text += f", from {Path(str(section['path'])).name}" if section.get("path") else ""
     text += f", read by {section['encoder']}" if section.get("encoder") else ""
     return text + (f", with {section['noise']:.0%} of it shuffled" if section.get("noise") else "")

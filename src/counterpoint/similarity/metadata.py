@@ -24,6 +24,8 @@ class MetadataGraph(SimilarityGraph):
     bandwidths: b of number columns by name; by default the median distance of two samples of the column (of
         at most 2,048, evenly spaced), or 1 where most are equal.
 
+    name: by default the columns, those of numbers with their bandwidth.
+
     A missing value is related to nothing: the column then counts 0 for that pair. The diagonal is 1.
 
     Raises ValueError on no columns, columns of different lengths, a column without any value, and names in
@@ -70,7 +72,8 @@ class MetadataGraph(SimilarityGraph):
             column: float((bandwidths or {}).get(column, 0)) or median_distance(value)
             for column, value in self.numbers.items()
         }
-        self.name = f"metadata ({', '.join(lengths)})" if name is None else name
+        told = [f"{column} \u00b1 {b:.3g}" for column, b in self.bandwidths.items()]
+        self.name = f"metadata ({', '.join([*told, *self.categories])})" if name is None else name
 
     def __len__(self) -> int:
         return self.n
