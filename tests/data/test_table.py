@@ -75,6 +75,31 @@ def test_labels_without_captions(place):
     assert list(samples.column().names) == []
 
 
+def test_columns_of_labels_by_name(place):
+    text = "path,kind,colour,split\na.png,cup,red,x\nb.png,,0,y\nc.png,hat,red,x\n"
+    samples = table(written(place, text), split="x", label_columns=["colour", "kind"])
+    assert list(samples.labels) == ["colour", "kind"]
+    assert samples.column().names == ["0", "red"]
+    assert samples.labels["kind"].names == ["cup", "hat"]
+    assert samples.labels["kind"].values.tolist() == [0, 1]
+    assert samples.captions is None
+    rows = [{"path": "a.png", "year": 2}, {"path": "b.png", "year": 0}]
+    assert table(jsonl(place, *rows), label_columns=["year"]).column("year").values.tolist() == [2, 0]
+    for columns, parts in (
+        (["color"], ["no column 'color'", "did you mean 'colour'"]),
+        (["path"], ["no column 'path' of labels"]),
+        ([], ["at least one"]),
+        ("kind", ["a list of columns"]),
+    ):
+        with refused("t.csv" if columns and columns != "kind" else "label_columns", *parts):
+            table(place / "t.csv", label_columns=columns)
+    with refused("row 2", "kind", "got 1.5"):
+        table(
+            jsonl(place, {"path": "a.png", "kind": "x"}, {"path": "b.png", "kind": 1.5}),
+            label_columns=["kind"],
+        )
+
+
 def test_split_keeps_the_numbers_of_the_whole_table(place):
     text = "path,caption,label,split\na.png,r,ant,train\nb.png,b,bee,test\nc.png,c,cat,train\n"
     text += "d/e.png,e,bee,train\n"

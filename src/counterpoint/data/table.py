@@ -31,7 +31,11 @@ MOST_CLASSES = 1_000_000  # a larger class number is an identifier of something 
 
 
 def table(
-    path: str | Path, root: str | Path | None = None, split: str | None = None, on_error: OnError = "stop"
+    path: str | Path,
+    root: str | Path | None = None,
+    split: str | None = None,
+    on_error: OnError = "stop",
+    label_columns: Sequence[str] | None = None,
 ) -> Samples:
     """Samples from a table with the columns `path`, `caption`, `label` and `split`.
 
@@ -40,8 +44,9 @@ def table(
     split: only the rows with that word in column `split`; all rows if not given.
     on_error: what a row without its picture or its caption does: 'stop', or 'skip' to leave it out with a
         warning that gives the number.
+    label_columns: the columns of labels, the default one first; `label`, where there is one, if not given.
 
-    `path` is needed, and `caption` or `label` or both. Other columns are passed over. Labels are class names,
+    `path` is needed, and a caption or labels or both. Other columns are passed over. Labels are class names,
     numbered in the sorted order of the whole table, or, where all are whole numbers, class numbers from 0.
     An empty label, null or -1 means unlabelled. Keys are the paths as written; a path that comes again gets
     `#2`, `#3`.
@@ -62,7 +67,9 @@ def table(
     columns, rows = _read(file)
     if not rows:
         raise ValueError(f"{file} has no rows")
-    labels = _labels(file, rows) if "label" in columns else None
+    _check_columns(file, columns, label_columns)
+    labelled = label_columns or [name for name in ("label",) if name in columns]
+    labels = {name: _labels(file, rows, name) for name in labelled}
     chosen = _of_split(file, columns, rows, split)
     chosen = _usable(file, base, "caption" in columns, rows, chosen, on_error)
     paths = [str(rows[i].values["path"]) for i in chosen]
@@ -71,7 +78,7 @@ def table(
         name=file.stem if split is None else f"{file.stem}/{split}",
         keys=keys,
         picture=partial(_picture, base, paths, keys),
-        labels={} if labels is None else {"label": Labels(labels.values[chosen], labels.names)},
+        labels={name: Labels(one.values[chosen], one.names) for name, one in labels.items()},
         captions=[str(rows[i].values["caption"]).strip() for i in chosen] if "caption" in columns else None,
     )
 
@@ -109,7 +116,6 @@ def _read_csv(file: Path) -> tuple[list[str], list[_Row]]:
             raise ValueError(f"{file} is empty")
         if twice := [name for name in header if header.count(name) > 1]:
             raise ValueError(f"{file} has two columns {twice[0]!r}")
-        _check_columns(file, header)
         rows: list[_Row] = []
         for line, record in records:
             where = f"row {len(rows) + 1} (line {line})"
@@ -150,16 +156,19 @@ def _read_jsonl(file: Path) -> tuple[list[str], list[_Row]]:
                 if not isinstance(values.get(name, ""), (str, type(None))):
                     raise ValueError(f"{file}, {where}: {name} must be text, got {values[name]!r}")
             rows.append(_Row(values, where))
-    columns = list(dict.fromkeys(name for row in rows for name in row.values))
-    if rows:
-        _check_columns(file, columns)
-    return columns, rows
+    return list(dict.fromkeys(name for row in rows for name in row.values)), rows
 
 
-def _check_columns(file: Path, found: Sequence[str]) -> None:
+def _check_columns(file: Path, found: Sequence[str], label_columns: Sequence[str] | None) -> None:
     """Refuse a table that lacks a column, or has one whose name is almost right."""
+    if isinstance(label_columns, str) or (label_columns is not None and not label_columns):
+        raise ValueError(f"label_columns must be a list of columns, at least one, got {label_columns!r}")
+    for name in label_columns or ():
+        if name not in found or name in ("path", "caption", "split"):
+            others = [one for one in found if one not in ("path", "caption", "split")]
+            raise ValueError(f"{file} has no column {name!r} of labels: {hint(name, others)}")
     have = ", ".join(found)
-    for column in COLUMNS:
+    for column in COLUMNS if label_columns is None else [name for name in COLUMNS if name != "label"]:
         close = (
             []
             if column in found
@@ -171,7 +180,7 @@ def _check_columns(file: Path, found: Sequence[str]) -> None:
             )
     if "path" not in found:
         raise ValueError(f"{file} lacks the column 'path' (found: {have}; known: {', '.join(COLUMNS)})")
-    if "caption" not in found and "label" not in found:
+    if "caption" not in found and "label" not in found and label_columns is None:
         raise ValueError(f"{file} needs a column 'caption' or 'label' (found: {have})")
 
 
@@ -221,21 +230,21 @@ def _distinct(paths: Sequence[str]) -> list[str]:
     return keys
 
 
-def _labels(file: Path, rows: Sequence[_Row]) -> Labels:
-    given = [_label(file, row) for row in rows]
+def _labels(file: Path, rows: Sequence[_Row], column: str) -> Labels:
+    given = [_label(file, row, column) for row in rows]
     known = [(row, label) for row, label in zip(rows, given, strict=True) if label is not None]
     numbers = [_whole_number(label) for _, label in known]
     if known and all(number is not None for number in numbers):
-        return _numbered(file, rows, given)
+        return _numbered(file, rows, given, column)
     names = sorted({label for _, label in known})
     number = {name: k for k, name in enumerate(names)}
     return Labels(torch.tensor([UNLABELLED if label is None else number[label] for label in given]), names)
 
 
-def _label(file: Path, row: _Row) -> str | None:
-    label = row.values.get("label")
+def _label(file: Path, row: _Row, column: str) -> str | None:
+    label = row.values.get(column)
     if isinstance(label, (bool, float, list, dict)):
-        raise ValueError(f"{file}, {row.where}: a label is text or a whole number, got {label!r}")
+        raise ValueError(f"{file}, {row.where}: a {column} is text or a whole number, got {label!r}")
     text = "" if label is None else str(label).strip()
     return None if text in ("", str(UNLABELLED)) else text
 
@@ -244,12 +253,12 @@ def _whole_number(text: str) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else None
 
 
-def _numbered(file: Path, rows: Sequence[_Row], given: Sequence[str | None]) -> Labels:
+def _numbered(file: Path, rows: Sequence[_Row], given: Sequence[str | None], column: str) -> Labels:
     values = [UNLABELLED if label is None else int(label) for label in given]
     for row, value in zip(rows, values, strict=True):
         if not UNLABELLED <= value < MOST_CLASSES:
             raise ValueError(
-                f"{file}, {row.where}: label {value} is not allowed: class numbers go from 0 to "
+                f"{file}, {row.where}: {column} {value} is not allowed: class numbers go from 0 to "
                 f"{MOST_CLASSES - 1}, {UNLABELLED} for no label"
             )
     return Labels(torch.tensor(values), [str(k) for k in range(max(values) + 1)])
