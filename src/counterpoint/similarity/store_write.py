@@ -9,11 +9,12 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+import torch.distributed as dist
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -49,6 +50,7 @@ from counterpoint.similarity.store_files import (
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+LONGEST_WAIT = timedelta(days=7)
 BUILDING, LOCK, DONE = "building.json", "building.lock", "done-*.txt"
 WHOLE = {MANIFEST, VECTORS, *SIDE_FILES}
 OURS = {*WHOLE, BUILDING, LOCK}
@@ -76,13 +78,16 @@ def write_contents(
     """Carry out a plan, together with the other processes of the fabric."""
     lock = FileLock(folder / LOCK)
     first = fabric is None or fabric.global_rank == 0
+    several = fabric is not None and fabric.world_size > 1
+    # Its own, since who is done first waits for the slowest, which by default ends after half an hour.
+    group = dist.new_group(timeout=LONGEST_WAIT, backend="gloo") if several else None
     try:
-        _together(fabric, lambda: _prepare(folder, contents, overwrite, lock) if first else None)
+        _together(group, lambda: _prepare(folder, contents, overwrite, lock) if first else None)
         if not (folder / MANIFEST).exists():
             missing: list[int] = []
-            _together(fabric, lambda: missing.extend(_missing(folder, contents.plan)))
-            _together(fabric, lambda: _encode(folder, contents, missing, fabric, progress))
-            _together(fabric, lambda: _finish(folder, contents.plan) if first else None)
+            _together(group, lambda: missing.extend(_missing(folder, contents.plan)))
+            _together(group, lambda: _encode(folder, contents, missing, fabric, progress))
+            _together(group, lambda: _finish(folder, contents.plan) if first else None)
     finally:
         if lock.is_locked:
             # While it is held: let go of first, another build may hold it by then, and lose its file.
@@ -92,18 +97,21 @@ def write_contents(
     return EmbeddingStore.open(folder)
 
 
-def _together(fabric: Fabric | None, act: Callable[[], None]) -> None:
-    """Do a part of the work; where one process fails, all of them stop instead of waiting for it."""
+def _together(group: Any, act: Callable[[], None]) -> None:
+    """Do a part of the work; where one process fails, all of them stop instead of waiting for it.
+
+    group: of processes, or None for one alone.
+    """
     fault: Exception | None = None
     try:
         act()
     except Exception as error:
         fault = error
-    if fabric is not None and fabric.world_size > 1:
-        faults = fabric.all_gather(torch.tensor([fault is not None], device=fabric.device))
-        if fault is None and bool(torch.as_tensor(faults).any()):
-            rank = int(torch.as_tensor(faults).flatten().nonzero()[0])
-            fault = ValueError(f"process {rank} of the build failed: see its message")
+    if group is not None:
+        faults: list[bool] = [False] * dist.get_world_size(group)
+        dist.all_gather_object(faults, fault is not None, group=group)
+        if fault is None and any(faults):
+            fault = ValueError(f"process {faults.index(True)} of the build failed: see its message")
     if fault is not None:
         raise fault
 
