@@ -4,10 +4,17 @@ import zlib
 
 import pytest
 import torch
+from pictures import refused
 
 from counterpoint.data.samples import Labels, Samples
 from counterpoint.evaluate import Features, retrieval, zero_shot
-from counterpoint.evaluate.zero_shot import SEVEN, class_vectors, templates
+from counterpoint.evaluate.zero_shot import (
+    IMAGENET_ENDS,
+    SEVEN,
+    class_vectors,
+    imagenet_names,
+    templates,
+)
 
 NAMES = ["red_fox", "dog", "cat", "owl", "ant", "bee"]
 
@@ -53,6 +60,35 @@ def test_against_a_slow_loop(sentences):
     assert {result.n for result in results} == {len(rows)}
     assert results[0].settings["test_unlabelled"] == 50 - len(rows)
     assert 0 < results[0].value < results[1].value < 1
+
+
+def test_other_names_for_the_classes():
+    """They take the place of the column's own: with these turned round every picture has another class."""
+    embed, _ = embedding()
+    h = class_vectors(embed, NAMES, templates("photo"))[pictures().labels["animal"].values].float()
+    turned = zero_shot(pictures(h=h), embed, k=1, names=[*NAMES[1:], NAMES[0]])[0]
+    own = zero_shot(pictures(h=h), embed, k=1)[0]
+    assert (own.value, turned.value) == (1, 0)
+    assert own.settings["names_sha256"] != turned.settings["names_sha256"]
+    with refused("5 names for the 6 classes of 'animal'"):
+        zero_shot(pictures(), embed, names=NAMES[1:])
+
+
+def test_names_of_imagenet_are_for_its_classes_alone():
+    pytest.importorskip("open_clip")
+    first, last = IMAGENET_ENDS
+    ids = [first, *(f"n{number:08}" for number in range(2_000_000, 2_000_998)), last]
+    names = imagenet_names(ids)
+    assert (names[0], names[134], names[517], names[-1]) == (
+        "tench",
+        "crane bird",
+        "construction crane",
+        "toilet paper",
+    )
+    assert len(set(names)) == 998  # "missile" and "sunglasses" twice, as published
+    for wrong in ([], ids[:-1], [last, *ids[1:-1], first], [*ids[:-1], "n15075142"]):
+        with refused("ImageNet's 1,000 classes"):
+            imagenet_names(wrong)
 
 
 def test_a_collapsed_encoder_scores_nothing():

@@ -1,13 +1,18 @@
 """The recipes for captions run: two steps of each, on shards made of the built-in pictures."""
 
+import tarfile
+
 import pytest
+from real_data import real_data
 from short_runs import quiet, two_steps
 from tar_shards import write_shards
 
+from counterpoint.data import SOURCES
 from counterpoint.data.webdataset_shards import shards
 from counterpoint.similarity.store_build import build_store
 from counterpoint.train.compare import measure
 from counterpoint.train.recipe import load_recipe
+from counterpoint.train.sources import _class_names
 
 SMALLER = [
     "train.precision=32-true",
@@ -17,7 +22,12 @@ SMALLER = [
     "data.on_error=stop",
     "evaluate_on={source: shapes, count: 24, size: 32}",
 ]
-TEXT = ["model.text.width=16", "model.text.layers=1", "model.text.heads=2"]
+TEXT = [
+    "model.text.width=16",
+    "model.text.layers=1",
+    "model.text.heads=2",
+    "evaluate.zero_shot.names=data",
+]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +92,18 @@ def test_other_losses_on_picture_and_caption(folder, tmp_path, words):
     }
 
 
+def test_names_of_imagenet_for_its_folders(tmp_path):
+    """By the ids that the folders are called by, or by those that a file of names goes with."""
+    pytest.importorskip("open_clip")
+    source = real_data("imagenet-sample")
+    with tarfile.open(source / "imagenet-sample-1000.tar") as shard:
+        shard.extractall(tmp_path, filter="data")
+    for names in (None, source / "imagenet_class_index.json"):
+        samples = SOURCES["folder"](tmp_path / "imagenet-sample", names=names)
+        found = _class_names(samples, None, "imagenet")
+        assert (len(found), found[134], found[517]) == (1000, "crane bird", "construction crane")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -91,6 +113,10 @@ def test_other_losses_on_picture_and_caption(folder, tmp_path, words):
         ),
         (["evaluate.zero_shot={}"], "has no labels"),
         (["evaluate.zero_shot.templates=clip8"], "did you mean 'clip7'"),
+        (
+            ["evaluate.zero_shot.names=imagenet", "evaluate_on={source: shapes, count: 24, size: 32}"],
+            "names='imagenet' are those of ImageNet's 1,000 classes",
+        ),
         (["evaluate_on={source: folder, path: nowhere}"], "nowhere"),
     ],
 )

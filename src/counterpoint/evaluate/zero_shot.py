@@ -35,6 +35,7 @@ SEVEN = (
     "art of the {}.",
     "a photo of the small {}.",
 )
+IMAGENET_ENDS = ("n01440764", "n15075141")  # tench, the first class, and toilet tissue, the last one
 SETS = ("photo", "clip7", "imagenet80")
 
 Embed = Callable[[list[str]], Tensor]
@@ -69,6 +70,25 @@ def templates(given: str | Sequence[str] = "photo") -> list[str]:
     return sentences
 
 
+def imagenet_names(ids: Sequence[str]) -> list[str]:
+    """CLIP's names of the 1,000 classes of ImageNet, from open_clip (extra `clip`), in their order.
+
+    They were chosen by hand to be told apart: by the first words of the synsets two classes are `crane`.
+
+    ids: the WordNet ids of the classes that are asked for.
+
+    Raises ValueError where they are not those of ImageNet in ascending order.
+    """
+    names: list[str] = list(need("open_clip.zero_shot_metadata", extra="clip").IMAGENET_CLASSNAMES)
+    given = list(ids)
+    if len(given) != len(names) or given != sorted(given) or (given[0], given[-1]) != IMAGENET_ENDS:
+        raise ValueError(
+            "names='imagenet' are those of ImageNet's 1,000 classes in the order of their WordNet ids, which "
+            "this data does not have: leave it out, and the names are the data's own"
+        )
+    return names
+
+
 def class_vectors(embed: Embed, names: Sequence[str], sentences: Sequence[str]) -> Tensor:
     """One unit vector per class, `(classes, d)` float64: the mean direction of its sentences.
 
@@ -89,6 +109,7 @@ def zero_shot(
     column: str | None = None,
     sentences: str | Sequence[str] = "photo",
     k: int | Sequence[int] = (1, 5),
+    names: Sequence[str] | None = None,
 ) -> list[Result]:
     """The share of pictures whose class is among the k nearest, one result per k.
 
@@ -102,8 +123,10 @@ def zero_shot(
         left out and counted in the settings. All names are candidates, also those of no picture.
     sentences: see `templates`.
     k: at most the number of classes.
+    names: one for each class; those of the column if not given.
 
-    Raises ValueError for features of another layer or width, no labelled row, and a k out of range.
+    Raises ValueError for features of another layer or width, no labelled row, a k out of range, and too many
+    or too few names.
 
     >>> from counterpoint.data.samples import Labels
     >>> animals = Labels(torch.tensor([0, 1, 1]), ["cat", "dog"])
@@ -124,7 +147,10 @@ def zero_shot(
     known = labels.known
     if not ks or not bool(known.any()):
         raise ValueError(f"zero_shot needs a k and a labelled row in {column!r} of {pictures.name!r}")
-    classes = class_vectors(embed, labels.names, chosen)
+    called = list(labels.names if names is None else names)
+    if len(called) != len(labels.names):
+        raise ValueError(f"{len(called)} names for the {len(labels.names)} classes of {column!r}")
+    classes = class_vectors(embed, called, chosen)
     if classes.shape[1] != pictures.width:
         raise ValueError(f"pictures are embedded in {pictures.width} dimensions, texts in {classes.shape[1]}")
     before = ranks_of_classes(pictures.h[known], labels.values[known], classes)
@@ -135,7 +161,8 @@ def zero_shot(
         "test_unlabelled": len(pictures) - int(known.sum()),
         "classes": len(labels.names),
         "templates": sentences if isinstance(sentences, str) else f"{len(chosen)} of one's own",
-        "templates_sha256": hashlib.sha256("\n".join(chosen).encode()).hexdigest()[:16],
+        "templates_sha256": _digest(chosen),
+        "names_sha256": _digest(called),
     }
     return [
         Result(
@@ -147,6 +174,10 @@ def zero_shot(
         )
         for one in ks
     ]
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def ranks_of_classes(h: Tensor, labels: Tensor, classes: Tensor) -> Tensor:

@@ -161,6 +161,9 @@ class ZeroShot(Section):
     templates: str | tuple[str, ...] = Field(
         "photo", description="photo, clip7, imagenet80, or sentences with {} for the name"
     )
+    names: Literal["data", "imagenet"] = Field(
+        "data", description="of the classes: the data's own, or CLIP's for ImageNet"
+    )
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 5), min_length=1, description="top-k")
 
     @model_validator(mode="after")

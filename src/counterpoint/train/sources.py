@@ -15,6 +15,7 @@ from counterpoint.data.memory import in_memory
 from counterpoint.data.stream_batches import Rows, StreamSource
 from counterpoint.evaluate import Result, extract, retrieval, zero_shot
 from counterpoint.evaluate.features import frozen
+from counterpoint.evaluate.zero_shot import imagenet_names
 from counterpoint.models.encoder import Encoder
 from counterpoint.models.towers import TwoTowers
 from counterpoint.objectives import Objective
@@ -181,7 +182,16 @@ def check_evaluation(recipe: Recipe, splits: Splits) -> None:
         raise ValueError(f"evaluate.retrieval needs captions, and data {test.name!r} has none")
     if asked.zero_shot is not None:
         for column in asked.zero_shot.columns or (None,):
-            test.column(column)
+            _class_names(test, column, asked.zero_shot.names)
+
+
+def _class_names(test: Samples, column: str | None, names: str) -> Sequence[str]:
+    """What zero-shot calls the classes of a column: "data" as they are called there, or "imagenet"."""
+    labels = test.column(column)
+    if names == "data":
+        return labels.names
+    # Folders of ImageNet are called by the ids, where no file says what they mean.
+    return imagenet_names(labels.names if labels.ids is None else labels.ids)
 
 
 def measure_with_text(encoder: Encoder, test: Samples, recipe: Recipe) -> list[Result]:
@@ -197,9 +207,10 @@ def measure_with_text(encoder: Encoder, test: Samples, recipe: Recipe) -> list[R
     with frozen(encoder.text):
         if asked.zero_shot is not None:
             for column in asked.zero_shot.columns or (None,):
-                classes = len(test.column(column).names)
-                k = tuple(one for one in asked.zero_shot.k if one <= classes) or (1,)
-                results += zero_shot(pictures, encoder.text.embed, column, asked.zero_shot.templates, k)
+                names = _class_names(test, column, asked.zero_shot.names)
+                k = tuple(one for one in asked.zero_shot.k if one <= len(names)) or (1,)
+                sentences = asked.zero_shot.templates
+                results += zero_shot(pictures, encoder.text.embed, column, sentences, k, names)
         if asked.retrieval:
             results += retrieval(pictures, test, encoder.text.embed)
     return results
