@@ -332,8 +332,11 @@ def _fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
 
 
 def _is_first() -> bool:
-    """Whether this is the first process of its machine, before they know of each other."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
+    """Whether this is the first of all processes, before they know of each other."""
+    from counterpoint.train.devices import is_first
+
+    # Fabric tells those that it starts itself by this alone; of srun's none has it.
+    return is_first() and os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @contextmanager

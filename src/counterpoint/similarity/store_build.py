@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoint.data.faults import is_unicode
 from counterpoint.similarity.checks import check_count
 from counterpoint.similarity.store import OWN_VECTORS, EmbeddingStore, Plan
 from counterpoint.similarity.store_encode import SentenceEncoder, TextEncoder, encode_rows
@@ -190,9 +191,7 @@ def _check_texts(keys: Sequence[str], texts: Sequence[str]) -> None:
             f"(sample {row}): {texts[row]!r}"
         )
     for row, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
+        if not is_unicode(text):
             raise ValueError(
-                f"the text of {keys[row]!r} (sample {row}) is not Unicode: {error.reason} at {error.start}"
-            ) from None
+                f"the text of {keys[row]!r} (sample {row}) is not Unicode: {text[:40]!r} has half a character"
+            )
